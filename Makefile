@@ -1,0 +1,40 @@
+# What a person calls. The set-up itself is tools/setup.sh, which does nothing when there is nothing to do.
+# PYTHON=/path: `demo` proves in that interpreter, with its torch, and installs none;
+# the others make .venv from it. ARGS="...": further arguments for pytest.
+
+BIN := .venv/bin
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-long lint format
+
+help:
+	@echo 'make demo       prove this machine with 4 ranks on the CPU'
+	@echo 'make demo PYTHON=/path/to/python    the same with the torch of that interpreter, installing none'
+	@echo 'make test       the tests, in less than 6 minutes; ARGS="-k zip" goes to pytest'
+	@echo 'make test-long  those that take minutes each'
+	@echo 'make lint       ruff, mypy, import-linter'
+	@echo 'make format     ruff, with its safe corrections'
+
+demo:
+	@tools/demo.sh
+
+test:
+	@tools/setup.sh dev
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-long:
+	@tools/setup.sh dev
+	@$(BIN)/python -m pytest -m long $(ARGS)
+
+lint:
+	@tools/setup.sh dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format:
+	@tools/setup.sh dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
