@@ -1,0 +1,174 @@
+"""Outcomes, findings, the verdict over a proof, and the exit code that follows from it.
+
+Standard library only: the worker zip, the prover and the plugin import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import field
+from enum import Enum
+from enum import IntEnum
+from typing import Any
+
+
+class Outcome(str, Enum):
+    """What a check said. Only `PASS` comes without a reason and a remedy."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+    SKIP = "skip"
+
+
+class Severity(str, Enum):
+    """How much a finding weighs: `BLOCKING` keeps a report from being proven."""
+
+    INFO = "info"
+    WARNING = "warning"
+    BLOCKING = "blocking"
+
+
+class Role(str, Enum):
+    """Why a run was made. Only `MAIN` can prove; a `RERUN` decides nothing."""
+
+    MAIN = "main"
+    PARTIAL = "partial"
+    REHEARSAL = "rehearsal"
+    RERUN = "rerun"
+
+
+class Verdict(str, Enum):
+    """The answer over a whole report."""
+
+    PROVEN = "proven"
+    REHEARSED = "rehearsed"
+    NOT_PROVEN = "not-proven"
+    FAILED = "failed"
+
+
+class Scope(str, Enum):
+    """How far a verdict reaches, from the widest to the narrowest."""
+
+    FULL = "full"
+    LIMITED = "limited"
+    OVERSUBSCRIBED = "oversubscribed"
+    REHEARSAL = "rehearsal"
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the commands that prove something."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_PROVEN = 3
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One observation about hardware, software or prerequisites."""
+
+    id: str
+    severity: Severity
+    what: str
+    got: str
+    expected: str
+    remedy: str
+    command: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckResult:
+    """What one check established in one run."""
+
+    id: str
+    tier: str
+    run: str
+    outcome: Outcome
+    reason: str = ""
+    remedy: str = ""
+    ranks: tuple[int, ...] = ()
+    """The ranks that reported."""
+    seconds: float = 0.0
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.outcome is not Outcome.PASS and not (self.reason and self.remedy):
+            raise ValueError(f"check {self.id}: outcome {self.outcome.value} needs a reason and a remedy")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFacts:
+    """What the verdict and its scope need to know of one run."""
+
+    id: str
+    role: Role
+    device: str
+    world_size: int
+    dp: int
+    cp0: int
+    cp1: int
+    distinct_gpus: int
+
+    @property
+    def square(self) -> bool:
+        """Whether the mesh holds a square CP grid of side two or more."""
+        return self.cp0 == self.cp1 >= 2
+
+
+def verdict(
+    runs: Collection[RunFacts],
+    checks: Iterable[CheckResult],
+    *,
+    required: Collection[str],
+    hung: bool,
+    findings: Iterable[Finding] = (),
+) -> Verdict:
+    """Judge a report: see "Outcome, verdict, scope" in docs/verdicts.md.
+
+    Args:
+        runs: the runs that were made; only one of role `main` can prove.
+        checks: their results; an absent required check counts as not passed.
+        required: ids of the checks that must pass in the main run.
+        hung: whether any rank hung or died, at any stage.
+        findings: blocking ones keep the report from being proven.
+    """
+    results = list(checks)
+    deciding = {run.id for run in runs if run.role is not Role.RERUN}
+    if hung or any(c.outcome is Outcome.FAIL and c.run in deciding for c in results):
+        return Verdict.FAILED
+    main = next((run for run in runs if run.role is Role.MAIN), None)
+    passed = {c.id for c in results if main and c.run == main.id and c.outcome is Outcome.PASS}
+    blocked = any(f.severity is Severity.BLOCKING for f in findings)
+    if main is None or blocked or not required or not set(required) <= passed:
+        return Verdict.NOT_PROVEN
+    return Verdict.REHEARSED if main.device == "cpu" else Verdict.PROVEN
+
+
+def scope(run: RunFacts | None) -> Scope | None:
+    """How far the main run reaches; None when GPUs ran without a square mesh, or nothing ran."""
+    if run is None:
+        return None
+    if run.device == "cpu":
+        return Scope.REHEARSAL
+    if not run.square:
+        return None
+    if run.distinct_gpus < run.world_size:
+        return Scope.OVERSUBSCRIBED
+    return Scope.FULL if run.world_size >= 8 and run.dp >= 2 else Scope.LIMITED
+
+
+def exit_code(answer: Verdict) -> ExitCode:
+    """The exit code of a command that ends in this verdict."""
+    codes = {
+        Verdict.PROVEN: ExitCode.OK,
+        Verdict.REHEARSED: ExitCode.OK,
+        Verdict.FAILED: ExitCode.FAILED,
+        Verdict.NOT_PROVEN: ExitCode.NOT_PROVEN,
+    }
+    return codes[answer]

@@ -1,0 +1,225 @@
+"""One rank of a generation, from the fork to its end."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import time
+import traceback
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from . import faults
+from . import injection
+from . import registry
+from .channel import Writer
+from .check_run import CheckRun
+from .check_run import run_check
+from .comm import Aborted
+from .comm import Door
+from .comm import DoorError
+from .comm import Place
+from .control import Control
+from .ledger import Ledger
+from .ledger import Pen
+from .ledger import Phase
+from .ledger import Stage
+from .processes import die_with_parent
+from .signals import STACKS_SIGNAL
+from .spec import GenerationSpec
+from .trials import Trial
+
+_POLL_S = 0.002
+
+
+class Disagreement(RuntimeError):
+    """Ranks were started with different plans."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Berth:
+    """Where a rank lives: what it shares with the others and where it writes."""
+
+    spec: GenerationSpec
+    rank: int
+    zygote_pid: int
+    folder: Path
+    """Node-local folder of the generation: `ledger`, `store`, stacks."""
+    events_fd: int
+
+
+def live(berth: Berth) -> int:
+    """The whole life of a rank; returns its exit status.
+
+    Nothing that goes wrong leaves here as an exception: it is reported, and the rank then stays until
+    the supervisor has seen the others, since closing its groups would make innocent peers fail.
+    """
+    die_with_parent(berth.zygote_pid)
+    torch.set_num_threads(1)  # a child of a process that has used OpenMP hangs with more
+    _open_log(berth)
+    writer = Writer(berth.events_fd)
+    ledger = Ledger(berth.folder / "ledger")
+    pen = ledger.pen(berth.rank)
+    try:
+        _work(berth, writer, ledger, pen)
+    except Aborted:
+        return 1
+    except Exception as error:  # noqa: BLE001 - the one door from an exception to a message
+        writer.send(_trouble(berth, error))
+        _await_phase(ledger, berth.spec.patience_s)
+        return 1
+    return 0
+
+
+def _open_log(berth: Berth) -> None:
+    """Give this rank a log and a file for its stacks of its own."""
+    log = os.open(_log_path(berth), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    # Line by line, so that what a rank said is in its log however it ends.
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False, errors="backslashreplace")
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False, errors="backslashreplace")
+    stacks = (berth.folder / f"rank-{berth.rank}.stacks").open("w")
+    faulthandler.enable(file=2)
+    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
+
+
+def _log_path(berth: Berth) -> str:
+    """The log in the run folder; where that is full or gone the rank still runs, unheard."""
+    path = Path(berth.spec.logs) / f"rank-{berth.rank}.log"
+    return str(path) if path.parent.is_dir() else os.devnull
+
+
+def _work(berth: Berth, writer: Writer, ledger: Ledger, pen: Pen) -> None:
+    spec = berth.spec
+    pen.stage(Stage.DEVICE)
+    device = _device(spec, berth.rank)
+    door = Door(_place(berth, device), ledger, pen)
+    pen.stage(Stage.JOINING)
+    door.join()
+    pen.stage(Stage.AGREEING)
+    _agree(spec, berth.rank, ledger, pen)
+    _plant(door, spec, berth.rank, writer)
+    pen.stage(Stage.RUNNING)
+    _run_checks(berth, door, device, writer, ledger)
+    pen.stage(Stage.REPORTED)
+    writer.send({"event": "reported", "generation": spec.generation, "rank": berth.rank})
+    _await_phase(ledger, spec.patience_s)
+    pen.stage(Stage.LEAVING)
+    door.leave()
+    pen.stage(Stage.LEFT)
+
+
+def _device(spec: GenerationSpec, rank: int) -> torch.device:
+    """This rank's device, with its context made. Ranks share GPUs in turn where there are fewer."""
+    if spec.device == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    torch.zeros(1, device=device)
+    torch.cuda.synchronize(device)
+    return device
+
+
+def _place(berth: Berth, device: torch.device) -> Place:
+    return Place(
+        rank=berth.rank,
+        world=berth.spec.world,
+        backend=berth.spec.backend,
+        device=device,
+        store=berth.folder / "store",
+        patience_s=berth.spec.patience_s,
+    )
+
+
+def _agree(spec: GenerationSpec, rank: int, ledger: Ledger, pen: Pen) -> None:
+    """Wait until every rank has shown the digest of its plan, and compare.
+
+    Raises:
+        Disagreement: some ranks hold another plan; names them.
+    """
+    pen.publish_digest(spec.digest())
+    deadline = time.monotonic() + spec.patience_s
+    while True:
+        digests = [ledger.digest(other) for other in range(spec.world)]
+        missing = [other for other, digest in enumerate(digests) if digest == bytes(32)]
+        if not missing:
+            break
+        if ledger.phase is Phase.ABORT:
+            raise Aborted
+        if time.monotonic() > deadline:
+            raise Disagreement(f"no plan digest from ranks {missing} within {spec.patience_s:.0f} s")
+        time.sleep(_POLL_S)
+    others = [other for other, digest in enumerate(digests) if digest != digests[rank]]
+    if others:
+        raise Disagreement(f"rank {rank} and ranks {others} were started with different plans")
+
+
+def _plant(door: Door, spec: GenerationSpec, rank: int, writer: Writer) -> None:
+    planted = [injection.parse(text, spec.world) for text in spec.faults]
+
+    def fired(fault: injection.Injection) -> None:
+        writer.send({"event": "fired", "generation": spec.generation, "rank": rank, "fault": fault.text})
+
+    data = [faults.data_fault(fault.name) for fault in planted if fault.is_data]
+    door.plant(Control(planted, rank, fired), data)
+
+
+def _run_checks(berth: Berth, door: Door, device: torch.device, writer: Writer, ledger: Ledger) -> None:
+    """Run the checks in the plan's order; after one that breaks the group, wait to be ended."""
+    spec = berth.spec
+    checks = registry.load(spec.checks)
+    for name in spec.checks:
+        run = CheckRun(
+            rank=berth.rank,
+            world=spec.world,
+            dp=spec.dp,
+            cp0=spec.cp0,
+            cp1=spec.cp1,
+            device=device,
+            backend=spec.backend,
+            door=door,
+            check=checks[name],
+            salt=spec.salt,
+        )
+
+        def on_trial(trial: Trial, name: str = name) -> None:
+            door.at(name, trial.repetition)
+
+        answer = run_check(run, on_trial)
+        writer.send({"event": "answer", "generation": spec.generation, **answer})
+        if answer["broken"]:
+            _await_phase(ledger, spec.patience_s)
+            raise Aborted
+
+
+def _await_phase(ledger: Ledger, patience_s: float) -> None:
+    """Wait, asleep, until the supervisor releases the generation.
+
+    Raises:
+        Aborted: it is being ended instead, or nobody spoke within the patience.
+    """
+    deadline = time.monotonic() + patience_s
+    while ledger.phase is Phase.RUN and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    if ledger.phase is not Phase.RELEASE:
+        raise Aborted
+
+
+def _trouble(berth: Berth, error: Exception) -> dict[str, object]:
+    """An exception outside any check; only torch's own, inside the door, speaks about the machine."""
+    return {
+        "event": "trouble",
+        "generation": berth.spec.generation,
+        "rank": berth.rank,
+        "in_door": isinstance(error, DoorError),
+        "type": type(error).__name__,
+        "text": str(error),
+        "traceback": traceback.format_exc(),
+    }

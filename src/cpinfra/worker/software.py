@@ -1,0 +1,89 @@
+"""What the target interpreter's torch says of itself, asked without touching CUDA.
+
+`torch.cuda.is_available()` and whatever calls it would spoil every later fork, so nothing here does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+class _DlInfo(ctypes.Structure):
+    """`Dl_info` of dladdr(3)."""
+
+    _fields_ = [
+        ("file_name", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol_name", ctypes.c_char_p),
+        ("symbol", ctypes.c_void_p),
+    ]
+
+
+def describe() -> dict[str, Any]:
+    """The `software` section of a report, as far as the worker can know it."""
+    return {
+        "python": sys.executable,
+        "python_version": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_path": str(Path(torch.__file__).parent),
+        "cuda_build": torch.version.cuda,
+        "hip_build": torch.version.hip,
+        "arch_list": _arch_list(),
+        "nccl": _nccl(),
+        "backends": {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()},
+    }
+
+
+def _arch_list() -> list[str]:
+    """What the CUDA build was compiled for; `torch.cuda.get_arch_list` would call `is_available`."""
+    flags = getattr(torch._C, "_cuda_getArchFlags", None)
+    return (flags() or "").split() if flags is not None else []
+
+
+def _nccl() -> dict[str, Any] | None:
+    """NCCL as compiled against and as loaded; None where this torch has none."""
+    if not dist.is_nccl_available():
+        return None
+    compiled = getattr(torch._C, "_nccl_version", None)
+    loaded, path = _loaded_nccl()
+    return {"compiled": _version(compiled()) if compiled else None, "loaded": loaded, "path": path}
+
+
+def _version(number: int | tuple[int, ...]) -> str:
+    """NCCL's version as text; `_nccl_version` packs it as major << 32 | minor << 16 | patch."""
+    if isinstance(number, tuple):
+        return ".".join(map(str, number))
+    return f"{number >> 32}.{number >> 16 & 0xFFFF}.{number & 0xFFFF}"
+
+
+def _loaded_nccl() -> tuple[str | None, str | None]:
+    """(version, path) of the object that `ncclGetVersion` resolves to for libtorch_cuda.
+
+    The global scope first: a preloaded library, or one opened with RTLD_GLOBAL, comes before torch's own.
+    """
+    for name in (None, str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so")):
+        try:
+            function = ctypes.CDLL(name).ncclGetVersion
+        except (OSError, AttributeError):
+            continue
+        number = ctypes.c_int()
+        if function(ctypes.byref(number)) == 0:
+            # NCCL_VERSION of nccl.h: major * 10000 + minor * 100 + patch since 2.9
+            text = f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
+            return text, _object_of(function)
+    return None, None
+
+
+def _object_of(function: Any) -> str | None:
+    """Path of the mapped object that holds a function."""
+    info = _DlInfo()
+    libc = ctypes.CDLL(None)
+    found = libc.dladdr(ctypes.cast(function, ctypes.c_void_p), ctypes.byref(info))
+    return info.file_name.decode() if found and info.file_name else None
