@@ -1,0 +1,1 @@
+"""The prover: starts ranks, watches them, judges what they say, and ends them. Standard library only."""

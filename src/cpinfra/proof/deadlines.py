@@ -1,0 +1,131 @@
+"""How long each stage may take, and a clock that counts only time in which a rank could have moved."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..worker.ledger import Stage
+
+CLOCK_STEP_MAX_S = 0.25
+"""Between two looks the clock gains at most this: a supervisor that was suspended or late blames nobody."""
+
+HELLO_S = 30.0
+IMPORT_IDLE_S = 20.0
+IMPORT_MAX_S = 300.0
+DEVICE_S = {"cpu": 10.0, "cuda": 60.0}
+JOIN_S = {"cpu": 20.0, "cuda": 60.0}
+OPERATION_S = 10.0
+LEAVE_S = 20.0
+
+STOPPED_S = 1.0
+"""A rank in state T moves no more by itself; it is called stopped after this long."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budgets:
+    """Seconds without any progress after which a stage counts as hung."""
+
+    hello_s: float
+    """From the start of the interpreter to its first word."""
+    import_idle_s: float
+    """Of an import that neither computes nor reads: a cold file cache does, and is waited for."""
+    import_max_s: float
+    device_s: float
+    join_s: float
+    operation_s: float
+    first_operation_s: float
+    """Of a group's first operation, which connects its ranks."""
+    leave_s: float
+
+    def of(self, stage: Stage, *, first: bool) -> float | None:
+        """The budget of a rank in this stage; None where it waits for others by design."""
+        running = self.first_operation_s if first else self.operation_s
+        return {
+            Stage.FORKED: self.device_s,
+            Stage.DEVICE: self.device_s,
+            Stage.JOINING: self.join_s,
+            Stage.AGREEING: self.join_s,
+            Stage.RUNNING: running,
+            Stage.LEAVING: self.leave_s,
+        }.get(stage)
+
+    @property
+    def patience_s(self) -> float:
+        """How long ranks wait by themselves: past every budget, so that the supervisor speaks first."""
+        return 3 * max(self.device_s, self.join_s, self.operation_s, self.first_operation_s) + 60
+
+
+def budgets(world: int, device: str, operation_s: float | None) -> Budgets:
+    """Fixed budgets that grow with the number of ranks a CPU has to carry.
+
+    Args:
+        world: number of ranks.
+        device: `cpu` or `cuda`.
+        operation_s: the user's `--budget`, for one operation.
+    """
+    load = max(1.0, world / (4 * len(os.sched_getaffinity(0))))
+    operation = operation_s if operation_s is not None else OPERATION_S * load
+    return Budgets(
+        hello_s=HELLO_S,
+        import_idle_s=IMPORT_IDLE_S,
+        import_max_s=IMPORT_MAX_S,
+        device_s=DEVICE_S[device] * load,
+        join_s=JOIN_S[device] * load,
+        operation_s=operation,
+        first_operation_s=operation if operation_s is not None else 3 * operation,
+        leave_s=LEAVE_S * load,
+    )
+
+
+class Clock:
+    """Seconds since something last changed, not counting time that the supervisor itself lost."""
+
+    def __init__(self) -> None:
+        self.still_s = 0.0
+        self._seen: object = None
+        self._looked_at: float | None = None
+
+    def look(self, state: object, now: float) -> float:
+        """Take note of a state at a time; returns how long it has stood still."""
+        step = 0.0 if self._looked_at is None else min(now - self._looked_at, CLOCK_STEP_MAX_S)
+        self._looked_at = now
+        self.still_s = 0.0 if state != self._seen else self.still_s + step
+        self._seen = state
+        return self.still_s
+
+
+def progress_of(pid: int) -> tuple[int, ...]:
+    """Numbers that grow while a process does anything: CPU ticks, major faults, bytes read."""
+    fields = _stat_fields(pid)
+    if not fields:
+        return ()
+    # proc(5): state is field 3, majflt 12, utime 14, stime 15
+    return int(fields[9]), int(fields[11]) + int(fields[12]), _bytes_read(pid)
+
+
+def _bytes_read(pid: int) -> int:
+    """What the process has read so far; 0 where the kernel does not count or does not tell."""
+    try:
+        lines = Path(f"/proc/{pid}/io").read_bytes().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(b"rchar:")), 0)
+
+
+def process_state(pid: int) -> str:
+    """The one-letter state of proc(5); empty when there is no such process."""
+    fields = _stat_fields(pid)
+    return fields[0].decode() if fields else ""
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    """Fields of /proc/PID/stat from the state on; empty when there is no such process.
+
+    Bytes: the name before them is cut at 15 bytes, in the middle of a character too.
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return []

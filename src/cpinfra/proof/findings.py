@@ -1,0 +1,185 @@
+"""What it means when the target interpreter cannot be used: one finding for each way it can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..outcome import Finding
+from ..outcome import Severity
+from . import stacks
+
+_TRY = '"{python}" -c "import torch, torch.distributed as d; print(torch.__version__, d.is_available())"'
+
+_NAME_ANOTHER = (
+    "give the interpreter of the environment in which your model runs: --python /path/to/bin/python"
+)
+
+
+def _blocking(name: str, python: str, *, what: str, got: str, expected: str, remedy: str) -> Finding:
+    return Finding(
+        id=name,
+        severity=Severity.BLOCKING,
+        what=what,
+        got=got,
+        expected=expected,
+        remedy=remedy,
+        command=_TRY.format(python=python),
+    )
+
+
+def not_executable(python: str, error: OSError) -> Finding:
+    """The kernel would not run the file."""
+    return _blocking(
+        "interpreter-not-python",
+        python,
+        what="the target interpreter cannot be started",
+        got=f"{python}: {error.strerror or error}",
+        expected="a Python interpreter, version 3.10 or newer",
+        remedy=_NAME_ANOTHER,
+    )
+
+
+def not_python(python: str, how: str, output: str) -> Finding:
+    """It ran, and never said hello."""
+    return _blocking(
+        "interpreter-not-python",
+        python,
+        what="the target interpreter did not answer as a Python would",
+        got=f"{how}; it printed: {_quoted(output)}",
+        expected="a Python interpreter, version 3.10 or newer",
+        remedy=_NAME_ANOTHER,
+    )
+
+
+def too_old(python: str, message: Mapping[str, Any]) -> Finding:
+    """A Python before 3.10."""
+    return _blocking(
+        "interpreter-too-old",
+        python,
+        what="the target interpreter is too old",
+        got=f"Python {message.get('python')}",
+        expected="Python 3.10 or newer",
+        remedy="make an environment with a newer Python, or name another one with --python",
+    )
+
+
+def import_failed(python: str, message: Mapping[str, Any]) -> Finding:
+    """An import of torch, or of what the checks need of it, raised."""
+    text = f"{message['type']}: {message['text']}"
+    if message["type"] == "ModuleNotFoundError" and "'torch'" in message["text"]:
+        return _blocking(
+            "torch-missing",
+            python,
+            what="the target interpreter has no torch",
+            got=text,
+            expected="an interpreter in which `import torch` works",
+            remedy="install torch there, or name another interpreter with --python",
+        )
+    name = "torch-no-distributed" if "is_available() is False" in message["text"] else "torch-import-failed"
+    return _blocking(
+        name,
+        python,
+        what=f"importing {message['module']} failed in the target interpreter",
+        got=text,
+        expected="a torch that imports and has torch.distributed",
+        remedy="reinstall torch in that environment; the traceback is in zygote.log of the run folder",
+    )
+
+
+def import_died(python: str, how: str, output: str) -> Finding:
+    """The process ended in the middle of the import."""
+    return _blocking(
+        "torch-import-died",
+        python,
+        what="the target interpreter died while importing torch",
+        got=f"{how}{_standing(output)}; its last output: {_quoted(output)}",
+        expected="a torch that imports",
+        remedy="reinstall torch in that environment; look for a second copy of a library on LD_LIBRARY_PATH",
+    )
+
+
+def import_hung(python: str, seconds: float, idle: bool, stack: str) -> Finding:
+    """The import did not come back."""
+    how = "neither computed nor read anything" if idle else "did not end"
+    return _blocking(
+        "torch-import-hung",
+        python,
+        what="importing torch hangs in the target interpreter",
+        got=f"the import {how} for {seconds:.0f} s{_standing(stack)}",
+        expected="an import that ends, or at least reads files",
+        remedy="look at what that line waits for: a file system that does not answer, a lock, a .pth file",
+    )
+
+
+def fork_unsafe(python: str, reasons: list[str]) -> Finding:
+    """Something that torch imports started what a fork must not copy."""
+    return _blocking(
+        "fork-unsafe",
+        python,
+        what="ranks cannot be forked safely from this interpreter after importing torch",
+        got="; ".join(reasons),
+        expected="one thread and no CUDA context after `import torch`",
+        remedy="find what starts it at import: a .pth file, sitecustomize, an autoload backend "
+        "(TORCH_DEVICE_BACKEND_AUTOLOAD=0)",
+    )
+
+
+def no_room(python: str, text: str) -> Finding:
+    """No folder of this node could hold the ledger."""
+    return _blocking(
+        "node-folder-no-room",
+        python,
+        what="no folder of this node can hold the ranks' ledger",
+        got=text,
+        expected="a few MiB in /dev/shm, TMPDIR or /tmp",
+        remedy="free some space, or point TMPDIR to a local folder with room",
+    )
+
+
+def zygote_died(python: str, how: str, output: str) -> Finding:
+    """The process that forks ranks ended on its own."""
+    return _blocking(
+        "zygote-died",
+        python,
+        what="the process that forks the ranks died",
+        got=f"{how}; its last output: {_quoted(output)}",
+        expected="that it lives until the proof is done",
+        remedy="find who ended it: the out-of-memory killer (dmesg), a job's limit, a person; then run again",
+    )
+
+
+def worker_bug(python: str, text: str) -> Finding:
+    """An exception of ours in the zygote."""
+    return _blocking(
+        "cpinfra-bug",
+        python,
+        what="cpinfra itself failed in the target interpreter",
+        got=_quoted(text),
+        expected="no error of ours",
+        remedy="this is an error of cpinfra, not of your machine: please report it with the run folder",
+    )
+
+
+def logs_incomplete(troubles: list[str]) -> Finding:
+    """The run folder could not be written to the end."""
+    return Finding(
+        id="run-folder-full",
+        severity=Severity.WARNING,
+        what="parts of the run folder could not be written",
+        got="; ".join(troubles),
+        expected="room for logs and the report",
+        remedy="free some space, or give another folder with --run-dir",
+    )
+
+
+def _standing(output: str) -> str:
+    """Where the stack in an output stood, if there is one."""
+    place = stacks.place(output)
+    return f"; it stood at {place}" if place else ""
+
+
+def _quoted(output: str, limit: int = 600) -> str:
+    """The end of foreign text, safe to print."""
+    text = output.strip()
+    return repr(text if len(text) <= limit else "..." + text[-limit:]) if text else "nothing"

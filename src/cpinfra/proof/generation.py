@@ -1,0 +1,122 @@
+"""What the supervisor knows of one generation: a state that messages and looks at the ledger change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from ..worker.channel import Message
+from ..worker.ledger import Ledger
+from ..worker.ledger import RankView
+from ..worker.spec import GenerationSpec
+
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exit:
+    """How and when a rank ended."""
+
+    text: str
+    at: float
+    """CLOCK_MONOTONIC seconds at which the supervisor heard of it."""
+    expected: bool
+    """After it had reported and been released, with exit code 0."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Generation:
+    """One set of ranks forked together."""
+
+    spec: GenerationSpec
+    folder: Path | None = None
+    pids: tuple[int, ...] = ()
+    ledger: Ledger | None = None
+    answers: dict[str, dict[int, Answer]] = field(default_factory=dict)
+    troubles: dict[int, Message] = field(default_factory=dict)
+    exits: dict[int, Exit] = field(default_factory=dict)
+    reported: set[int] = field(default_factory=set)
+    fired: list[Message] = field(default_factory=list)
+    released: bool = False
+    judged: bool = False
+    refused: Message | None = None
+    """Why the zygote did not fork it."""
+
+    @property
+    def world(self) -> int:
+        """How many ranks."""
+        return self.spec.world
+
+    @property
+    def all_reported(self) -> bool:
+        """Whether every rank has finished its checks."""
+        return len(self.reported) == self.world
+
+    @property
+    def all_gone(self) -> bool:
+        """Whether every rank has ended, or none was ever forked."""
+        return self.refused is not None or (bool(self.pids) and len(self.exits) == self.world)
+
+    @property
+    def broken(self) -> bool:
+        """Whether a rank died, or said that its group can be used no more."""
+        unexpected = any(not gone.expected for gone in self.exits.values())
+        return unexpected or bool(self.troubles) or bool(self.broken_answers())
+
+    @property
+    def news(self) -> tuple[int, ...]:
+        """Changes whenever a rank has said or suffered something."""
+        answered = sum(len(by_rank) for by_rank in self.answers.values())
+        return answered, len(self.troubles), len(self.exits), len(self.reported)
+
+    def broken_answers(self) -> list[Answer]:
+        """Answers that end the generation: something was raised in the middle of a check."""
+        return [
+            answer for by_rank in self.answers.values() for answer in by_rank.values() if answer["broken"]
+        ]
+
+    def complete(self, check: str) -> bool:
+        """Whether every rank has answered for a check, unharmed."""
+        answers = self.answers.get(check, {})
+        return len(answers) == self.world and not any(answer["broken"] for answer in answers.values())
+
+    def absorb(self, message: Message, now: float) -> None:
+        """Take in one message of this generation."""
+        event, rank = message["event"], message.get("rank", -1)
+        if self.judged and event != "exited":
+            return  # what ranks say once they are being ended is about their ending
+        if event == "forked":
+            self.pids = tuple(message["pids"])
+            self.folder = Path(message["folder"])
+            self.ledger = Ledger(self.folder / "ledger")
+        elif event in ("no-room", "fork-unsafe"):
+            self.refused = message
+        elif event == "answer":
+            self.answers.setdefault(message["check"], {})[rank] = message
+        elif event == "trouble":
+            self.troubles[rank] = message
+        elif event == "reported":
+            self.reported.add(rank)
+        elif event == "fired":
+            self.fired.append(message)
+        elif event == "exited":
+            self._note_exit(message, now)
+
+    def _note_exit(self, message: Message, now: float) -> None:
+        expected = self.released and message["code"] == 0
+        text = message["signal"] or f"exit code {message['code']}"
+        self.exits[message["rank"]] = Exit(text=text, at=now, expected=expected)
+
+    def views(self) -> dict[int, RankView]:
+        """Every rank's region of the ledger."""
+        if self.ledger is None:
+            return {}
+        return {rank: self.ledger.view(rank) for rank in range(self.world)}
+
+    def close(self) -> None:
+        """Unmap the ledger."""
+        if self.ledger is not None:
+            self.ledger.close()
+            self.ledger = None

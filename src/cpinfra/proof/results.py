@@ -1,0 +1,144 @@
+"""From the ranks' answers to one result a check."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+
+from ..outcome import CheckResult
+from ..outcome import Outcome
+from ..worker.channel import Message
+from .attribution import Hang
+from .attribution import ranks_text
+from .catalogue import CheckInfo
+from .generation import Answer
+from .generation import Generation
+
+RERUN_REMEDY = "run it again by itself: cpinfra prove --only {check}"
+BUG_REMEDY = (
+    "this is an error of cpinfra, not of your machine: please report it with the traceback in the run folder"
+)
+RAISED_REMEDY = "see the traceback in the rank's log in the run folder"
+
+_SUMMED = ("comparisons", "elements", "bytes_moved")
+
+
+def result_of(check: CheckInfo, run: str, generation: Generation, hang: Hang | None) -> CheckResult:
+    """Judge one check by what every rank of the world answered, and by what ended the generation."""
+    answers = generation.answers.get(check.id, {})
+    outcome, reason, remedy = _judged(check, answers, generation.world, hang)
+    return CheckResult(
+        id=check.id,
+        tier=check.tier,
+        run=run,
+        outcome=outcome,
+        reason=reason,
+        remedy=remedy,
+        ranks=tuple(sorted(answers)),
+        seconds=round(max((answer["seconds"] for answer in answers.values()), default=0.0), 4),
+        evidence=_evidence(answers, generation, hang if hang and hang.check == check.id else None),
+    )
+
+
+def unknown(check: CheckInfo, run: str, reason: str, remedy: str) -> CheckResult:
+    """The result of a check that could not be run to its end."""
+    return CheckResult(
+        id=check.id, tier=check.tier, run=run, outcome=Outcome.UNKNOWN, reason=reason, remedy=remedy
+    )
+
+
+def troubled(check: CheckInfo, run: str, troubles: Mapping[int, Message]) -> CheckResult:
+    """The result of a check before which ranks raised: while they joined, say, or compared plans."""
+    in_door = {rank: trouble for rank, trouble in troubles.items() if trouble["in_door"]}
+    told = in_door or troubles
+    texts = {rank: {"reason": f"{trouble['type']}: {trouble['text']}"} for rank, trouble in told.items()}
+    return CheckResult(
+        id=check.id,
+        tier=check.tier,
+        run=run,
+        outcome=Outcome.FAIL if in_door else Outcome.UNKNOWN,
+        reason=_reasons(texts),
+        remedy=RAISED_REMEDY if in_door else BUG_REMEDY,
+        evidence={"errors": [{"rank": rank, **trouble} for rank, trouble in told.items()]},
+    )
+
+
+def _judged(
+    check: CheckInfo, answers: Mapping[int, Answer], world: int, hang: Hang | None
+) -> tuple[Outcome, str, str]:
+    """(outcome, reason, remedy), by precedence: a hang or death, a contradiction, our own bug, a gap."""
+    if hang is not None and hang.check == check.id:
+        return Outcome.FAIL, hang.sentence(), hang.remedy
+    failed = _with(answers, Outcome.FAIL)
+    if failed:
+        return Outcome.FAIL, _reasons(failed), next(iter(failed.values()))["remedy"]
+    bugs = {rank: answer for rank, answer in answers.items() if answer["bug"]}
+    if bugs:
+        return Outcome.UNKNOWN, _reasons(bugs), next(iter(bugs.values()))["remedy"]
+    rerun = RERUN_REMEDY.format(check=check.id)
+    missing = [rank for rank in range(world) if rank not in answers]
+    if missing:
+        return Outcome.UNKNOWN, f"no answer from {ranks_text(missing)} of {world}", rerun
+    return _unanimous(answers, rerun)
+
+
+def _unanimous(answers: Mapping[int, Answer], rerun: str) -> tuple[Outcome, str, str]:
+    """All ranks answered and none complained: they must have tested the same things."""
+    outcomes = {answer["outcome"] for answer in answers.values()}
+    tested = {_tested(answer) for answer in answers.values()}
+    if len(outcomes) > 1 or len(tested) > 1:
+        return Outcome.UNKNOWN, "ranks tested different things: " + _reasons(answers), rerun
+    outcome = Outcome(outcomes.pop())
+    if outcome is Outcome.PASS:
+        return outcome, "", ""
+    return outcome, _reasons(answers), answers[0]["remedy"] or rerun
+
+
+def _with(answers: Mapping[int, Answer], outcome: Outcome) -> dict[int, Answer]:
+    return {rank: answer for rank, answer in answers.items() if answer["outcome"] == outcome.value}
+
+
+def _tested(answer: Answer) -> str:
+    evidence = answer["evidence"]
+    absent = sorted(evidence["absent"])  # without torch's words for it: they hold ports and addresses
+    return repr([absent, *(evidence[key] for key in ("dtypes", "shapes", "forms", "repetitions"))])
+
+
+def _reasons(answers: Mapping[int, Answer]) -> str:
+    """Each distinct reason once, with the ranks that gave it."""
+    by_reason: dict[str, list[int]] = defaultdict(list)
+    for rank, answer in sorted(answers.items()):
+        by_reason[answer["reason"]].append(rank)
+    return "; ".join(f"{ranks_text(ranks)}: {reason}" for reason, ranks in by_reason.items())
+
+
+def _evidence(answers: Mapping[int, Answer], generation: Generation, hang: Hang | None) -> dict[str, Any]:
+    """What was tested: shared facts once, counts summed over the ranks."""
+    told = {"hang": hang.as_json()} if hang else {}
+    if not answers:
+        return told
+    first: dict[str, Any] = dict(answers[min(answers)]["evidence"])
+    sums = {key: sum(answer["evidence"][key] for answer in answers.values()) for key in _SUMMED}
+    spec = generation.spec
+    tested = {"world_size": spec.world, "device": spec.device, "backend": spec.backend}
+    errors = _errors(answers.values())
+    return {
+        **tested,
+        **first,
+        **sums,
+        "generation": spec.generation,
+        **({"errors": errors} if errors else {}),
+        **told,
+    }
+
+
+def _errors(answers: Iterable[Answer]) -> list[dict[str, Any]]:
+    """Each distinct traceback once."""
+    seen: dict[str, dict[str, Any]] = {}
+    for answer in sorted(answers, key=lambda answer: int(answer["rank"])):
+        if answer["error"]:
+            error = seen.setdefault(answer["error"]["traceback"], {**answer["error"], "ranks": []})
+            error["ranks"].append(answer["rank"])
+    return list(seen.values())

@@ -1,0 +1,214 @@
+"""The run folder: what a run leaves on disk, whoever dies.
+
+`--run-dir` if given, else `.cpinfra/runs/<id>/` here, else the XDG state folder, else TMPDIR.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+KEPT_RUNS = 20
+_LOCK = ".lock"
+_NAME = re.compile(r"\d{8}-\d{6}-[a-z0-9_]{8}")
+_FILES = ("events.jsonl", "stages.jsonl", "report.json", "zygote.log", "generation-*/rank-*.log")
+"""What an earlier run leaves in a folder, and a later one there would otherwise continue."""
+
+
+class RunFolderError(OSError):
+    """No folder can hold the run; the text says which were tried and why each would not do."""
+
+
+class RunFolder:
+    """One run's folder, locked while the run lives."""
+
+    def __init__(self, path: Path, started: float) -> None:
+        self.path = path
+        self.troubles: list[str] = []
+        """What could not be written, each reason once."""
+        self._started = started
+        self._lock = _locked(path / _LOCK)
+
+    def close(self) -> None:
+        """Give up the lock; the folder stays."""
+        self._try((self.path / _LOCK).unlink, missing_ok=True)
+        os.close(self._lock)
+
+    def event(self, name: str, /, **facts: Any) -> dict[str, Any]:
+        """Append one event to `events.jsonl`; returns it with `t`, seconds since the start."""
+        event = {"t": round(time.monotonic() - self._started, 4), "event": name, **facts}
+        self._try(self._append, "events.jsonl", json.dumps(event, default=str) + "\n")
+        return event
+
+    def mark(self, stage: str) -> None:
+        """Write and fsync the stage that begins now: a host that goes down names its last one."""
+        marker = {"stage": stage, "time": _now(), "boot_id": _boot_id()}
+        self._try(self._append, "stages.jsonl", json.dumps(marker) + "\n", sync=True)
+
+    def generation_logs(self, generation: int) -> Path:
+        """The folder of one generation's logs."""
+        folder = self.path / f"generation-{generation}"
+        self._try(lambda: folder.mkdir(exist_ok=True))
+        return folder
+
+    def _append(self, name: str, text: str, sync: bool = False) -> None:
+        with (self.path / name).open("a") as file:
+            file.write(text)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+
+    def _try(self, action: Any, *arguments: Any, **options: Any) -> None:
+        """A full disk ends no run: what could not be written is said in the report instead."""
+        try:
+            action(*arguments, **options)
+        except OSError as error:
+            text = f"{error.filename or self.path}: {error.strerror}"
+            if text not in self.troubles:
+                self.troubles.append(text)
+
+
+def _locked(path: Path) -> int:
+    """Open and lock a file; a file system without locks gets none, and nothing on it is pruned.
+
+    Raises:
+        OSError: a living run holds the lock, or the file cannot be made.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise BlockingIOError(errno.EAGAIN, "another run is using it") from None
+    except OSError:
+        pass  # Lustre without `flock`, NFS without a lock daemon
+    return fd
+
+
+def create(explicit: Path | None, environment: Mapping[str, str]) -> RunFolder:
+    """Make this run's folder.
+
+    Args:
+        explicit: the user's `--run-dir`, used as it is; a run there replaces the files of an earlier one.
+        environment: for XDG_STATE_HOME, HOME and TMPDIR.
+
+    Raises:
+        RunFolderError: nothing writable, or the explicit one is not.
+    """
+    started = time.monotonic()
+    if explicit is not None:
+        return _explicit(explicit, started)
+    reasons = []
+    for root in _roots(environment):
+        try:
+            return RunFolder(_new_under(root), started)
+        except OSError as error:
+            reasons.append(f"{root}: {error.strerror}")
+    raise RunFolderError("no folder for this run can be written: " + "; ".join(reasons))
+
+
+def _explicit(path: Path, started: float) -> RunFolder:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = RunFolder(path.absolute(), started)
+        try:
+            _probe_room(path)
+            for old in (found for name in _FILES for found in path.glob(name)):
+                old.unlink()
+        except OSError:
+            folder.close()
+            raise
+        return folder
+    except OSError as error:
+        raise RunFolderError(f"--run-dir {str(path)!r} cannot hold a run: {error.strerror}") from error
+
+
+def _roots(environment: Mapping[str, str]) -> Iterator[Path]:
+    """Where run folders live, best first."""
+    try:
+        yield Path.cwd() / ".cpinfra" / "runs"
+    except OSError:
+        pass  # the working directory has been removed
+    state, home, temporary = (environment.get(name, "") for name in ("XDG_STATE_HOME", "HOME", "TMPDIR"))
+    if state.startswith("/"):  # a relative one is invalid, says the XDG specification
+        yield Path(state) / "cpinfra" / "runs"
+    elif home.startswith("/"):
+        yield Path(home) / ".local" / "state" / "cpinfra" / "runs"
+    for folder in dict.fromkeys([temporary, "/tmp"]):
+        if folder.startswith("/"):
+            yield Path(folder) / f"cpinfra-runs-{os.getuid()}"
+
+
+def _new_under(root: Path) -> Path:
+    """A fresh folder under `root`, which ignores itself in git and keeps the last runs only."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if root.stat().st_uid != os.getuid():
+        raise PermissionError(errno.EACCES, "belongs to another user")
+    if root.parent.name == ".cpinfra":
+        ignore = root.parent / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n")
+    stamp = dt.datetime.now(dt.timezone.utc).strftime("%Y%m%d-%H%M%S")
+    path = Path(tempfile.mkdtemp(prefix=f"{stamp}-", dir=root))
+    try:
+        _probe_room(path)
+    except OSError:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    _prune(root)
+    return path
+
+
+def _probe_room(path: Path, need_bytes: int = 1 << 16) -> None:
+    """Find out now, not at the end, that the file system is full or read-only."""
+    with tempfile.TemporaryFile(dir=path) as file:
+        file.write(bytes(need_bytes))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _prune(root: Path) -> None:
+    """Keep the newest runs; a folder that is not ours by name, or whose run lives, is left alone."""
+    found = (path for path in root.iterdir() if _NAME.fullmatch(path.name))
+    runs = sorted(path for path in found if path.is_dir() and not path.is_symlink())
+    for path in runs[:-KEPT_RUNS]:
+        if not _is_locked(path):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.timezone.utc).isoformat(timespec="milliseconds")
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError as error:
+        return f"unavailable: {error.strerror}"

@@ -1,0 +1,307 @@
+"""The supervisor: starts the zygote, runs generations of ranks, and knows at every moment what holds.
+
+It shares no fate with the ranks: it has no torch, waits for nothing without a bound, and what it has
+learnt is on disk as it goes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from types import TracebackType
+from typing import Any
+
+from ..outcome import CheckResult
+from ..outcome import Finding
+from ..worker import node_local
+from ..worker import processes
+from ..worker.channel import ChannelError
+from ..worker.channel import Message
+from ..worker.spec import GenerationSpec
+from . import delivery
+from . import findings
+from . import results
+from .attribution import Hang
+from .catalogue import CheckInfo
+from .deadlines import budgets
+from .environment import zygote_environment
+from .generation import Generation
+from .interrupts import Interrupted
+from .interrupts import Interrupts
+from .run_folder import RunFolder
+from .startup import StartFailure
+from .startup import Startup
+from .watch import Watch
+from .zygote import Zygote
+
+_TURN_S = 0.02
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProofRequest:
+    """What to prove, with which interpreter, on what."""
+
+    run: str
+    """Id of the run in the report."""
+    python: str
+    dp: int
+    cp0: int
+    cp1: int
+    device: str
+    gpu_uuids: tuple[str, ...]
+    checks: tuple[CheckInfo, ...]
+    faults: tuple[str, ...] = ()
+    budget_s: float | None = None
+
+    @property
+    def world(self) -> int:
+        """How many ranks."""
+        return self.dp * self.cp0 * self.cp1
+
+    @property
+    def backend(self) -> str:
+        """The process group's backend."""
+        return "nccl" if self.device == "cuda" else "gloo"
+
+
+@dataclass(kw_only=True, slots=True)
+class Proof:
+    """What has been learnt so far; whole once the supervisor's `run` has returned."""
+
+    software: dict[str, Any] | None = None
+    findings: list[Finding] = field(default_factory=list)
+    results: dict[str, CheckResult] = field(default_factory=dict)
+    hang: Hang | None = None
+    interrupted: str = ""
+    """Name of the signal that ended the run early."""
+
+
+class ZygoteLost(Exception):
+    """The zygote is gone, or no longer speaks our protocol."""
+
+
+class Supervisor:
+    """Runs one proof. Entering starts the zygote; leaving ends everything that was started."""
+
+    def __init__(self, request: ProofRequest, folder: RunFolder, progress: Progress) -> None:
+        self.request = request
+        self.proof = Proof()
+        self._folder = folder
+        self._progress = progress
+        self._budgets = budgets(request.world, request.device, request.budget_s)
+        self._interrupts = Interrupts()
+        self._zygote: Zygote | None = None
+        self._fired: set[str] = set()
+        """Control twins that have acted: each does once a run."""
+        self._salt = secrets.randbelow(1 << 30)
+
+    def __enter__(self) -> Supervisor:
+        self._interrupts.__enter__()
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._zygote is not None:
+                left = self._zygote.close(hurry=self._interrupts.hurry)
+                self._emit("end", processes_left=left)
+        finally:
+            processes.adopt_orphans(False)
+            self._interrupts.__exit__(kind, error, trace)
+
+    def _start(self) -> None:
+        """Start the zygote, so that it imports torch while the caller imports what it needs."""
+        request = self.request
+        node_local.sweep()
+        processes.adopt_orphans()
+        cookie = secrets.token_hex(8)
+        environment = zygote_environment(os.environ, cookie, gpu_uuids=request.gpu_uuids)
+        self._folder.mark("import")
+        self._emit("start", python=request.python, world_size=request.world, device=request.device)
+        worker = delivery.stage(self._folder.path)
+        try:
+            self._zygote = Zygote(
+                request.python, worker, environment, cookie, self._folder.path / "zygote.log"
+            )
+        except OSError as error:
+            self.proof.findings.append(findings.not_executable(request.python, error))
+            return
+        self._zygote.wake_on(self._interrupts.fd)
+
+    def run(self) -> Proof:
+        """Run every check of the request; never raises for what a machine or a rank can do."""
+        try:
+            if self._zygote is not None and self._hear_software(self._zygote):
+                self._run_batches(self._zygote)
+        except Interrupted as interrupt:
+            self.proof.interrupted = interrupt.name
+            self._emit("interrupted", signal=interrupt.name)
+        except ZygoteLost as lost:
+            self.proof.findings.append(findings.zygote_died(self.request.python, str(lost), self._output()))
+        self._fill_unknown()
+        if self._folder.troubles:
+            self.proof.findings.append(findings.logs_incomplete(self._folder.troubles))
+        return self.proof
+
+    def _hear_software(self, zygote: Zygote) -> bool:
+        tick = self._interrupts.raise_if_any
+        startup = Startup(zygote=zygote, python=self.request.python, budgets=self._budgets, tick=tick)
+        try:
+            answer = startup.software()
+        except StartFailure as failure:
+            self.proof.findings.append(failure.finding)
+            return False
+        self.proof.software = answer["software"]
+        self._emit("software", seconds=answer["seconds"], **answer["software"])
+        if answer["unsafe"]:
+            self.proof.findings.append(findings.fork_unsafe(self.request.python, answer["unsafe"]))
+        return not answer["unsafe"]
+
+    def _run_batches(self, zygote: Zygote) -> None:
+        """The checks that need nothing more first, while the zygote imports what the others need."""
+        early = [check for check in self.request.checks if not check.needs]
+        late = [check for check in self.request.checks if check.needs]
+        modules = list(dict.fromkeys(module for check in late for module in check.needs))
+        number = 0
+        for batch in (early, late):
+            left = batch
+            if batch is late and not early:
+                zygote.order("import", modules=modules)
+            while left and not self.proof.findings:
+                number += 1
+                generation = self._fork(zygote, left, number)
+                if batch is early and number == 1:
+                    zygote.order("import", modules=modules)
+                left = self._run_generation(zygote, generation, left)
+
+    def _fork(self, zygote: Zygote, checks: Sequence[CheckInfo], number: int) -> Generation:
+        request = self.request
+        spec = GenerationSpec(
+            generation=number,
+            dp=request.dp,
+            cp0=request.cp0,
+            cp1=request.cp1,
+            device=request.device,
+            backend=request.backend,
+            checks=tuple(check.id for check in checks),
+            salt=self._salt + number,
+            faults=tuple(fault for fault in request.faults if fault not in self._fired),
+            logs=str(self._folder.generation_logs(number)),
+            patience_s=self._budgets.patience_s,
+        )
+        self._folder.mark(f"generation {number}")
+        zygote.order("fork", spec=spec.as_json())
+        return Generation(spec=spec)
+
+    def _run_generation(
+        self, zygote: Zygote, generation: Generation, checks: Sequence[CheckInfo]
+    ) -> list[CheckInfo]:
+        """Watch one generation to its end; returns the checks that it left and that another may run."""
+        watch = Watch(generation, self._budgets, zygote.order)
+        try:
+            while not watch.over:
+                for message in self._hear(zygote, _TURN_S):
+                    self._take(generation, message)
+                    self._judge_complete(generation, checks)
+                watch.look(time.monotonic())
+        finally:
+            generation.close()
+        if watch.lost:
+            raise ZygoteLost(watch.lost)
+        return self._conclude(generation, checks, watch)
+
+    def _hear(self, zygote: Zygote, timeout_s: float) -> list[Message]:
+        self._interrupts.raise_if_any()
+        try:
+            messages = zygote.hear(timeout_s)
+        except ChannelError as error:
+            raise ZygoteLost(str(error)) from error
+        how = zygote.exit()
+        if how is not None and not messages:
+            raise ZygoteLost(f"it ended by {how}")
+        return messages
+
+    def _take(self, generation: Generation, message: Message) -> None:
+        if message.get("generation") == generation.spec.generation:
+            generation.absorb(message, time.monotonic())
+        if message["event"] == "bug":
+            self.proof.findings.append(findings.worker_bug(self.request.python, message["traceback"]))
+        elif message["event"] == "import-failed":
+            self.proof.findings.append(findings.import_failed(self.request.python, message))
+        if message["event"] == "fired":
+            self._fired.add(message["fault"])
+        if message["event"] in ("forked", "imported", "fired", "exited"):
+            self._emit(**message)
+
+    def _judge_complete(self, generation: Generation, checks: Sequence[CheckInfo]) -> None:
+        """Judge each check as soon as the last rank has answered."""
+        for check in checks:
+            if check.id not in self.proof.results and generation.complete(check.id):
+                self._settle(results.result_of(check, self.request.run, generation, None))
+
+    def _settle(self, result: CheckResult) -> None:
+        self.proof.results[result.id] = result
+        facts = {"id": result.id, "outcome": result.outcome.value, "reason": result.reason}
+        comparisons = result.evidence.get("comparisons", 0)
+        self._emit("check", **facts, seconds=result.seconds, comparisons=comparisons)
+
+    def _conclude(self, generation: Generation, checks: Sequence[CheckInfo], watch: Watch) -> list[CheckInfo]:
+        """Judge what a broken generation leaves, and say what is still to be run."""
+        if generation.refused is not None:
+            self.proof.findings.append(self._refusal(generation.refused))
+            return []
+        if watch.hang is not None:
+            self.proof.hang = self.proof.hang or watch.hang
+            self._emit("hang", **{**watch.hang.as_json(), "stacks": None}, sentence=watch.hang.sentence())
+        left = [check for check in checks if check.id not in self.proof.results]
+        if not left:
+            return []
+        first = next((check for check in left if watch.hang and check.id == watch.hang.check), left[0])
+        self._settle(self._broken_result(first, generation, watch))
+        return [check for check in left if check is not first]
+
+    def _broken_result(self, check: CheckInfo, generation: Generation, watch: Watch) -> CheckResult:
+        trouble = next(iter(generation.troubles.values()), None)
+        if check.id in generation.answers or (watch.hang and watch.hang.check == check.id) or not trouble:
+            return results.result_of(check, self.request.run, generation, watch.hang)
+        return results.troubled(check, self.request.run, generation.troubles)
+
+    def _refusal(self, message: Message) -> Finding:
+        if message["event"] == "no-room":
+            return findings.no_room(self.request.python, message["text"])
+        return findings.fork_unsafe(self.request.python, message["unsafe"])
+
+    def _fill_unknown(self) -> None:
+        """Every check asked for has a result: what did not run says why."""
+        proof = self.proof
+        if proof.interrupted:
+            reason, remedy = f"not run: interrupted by {proof.interrupted}", "run it again"
+        elif proof.findings:
+            reason, remedy = f"not run: {proof.findings[-1].what}", proof.findings[-1].remedy
+        else:
+            reason, remedy = (
+                "not run: its generation ended first",
+                "see the hang; run it again by itself with --only",
+            )
+        for check in self.request.checks:
+            if check.id not in proof.results:
+                proof.results[check.id] = results.unknown(check, self.request.run, reason, remedy)
+
+    def _output(self) -> str:
+        return self._zygote.output_tail.decode(errors="replace") if self._zygote else ""
+
+    def _emit(self, event: str, **facts: Any) -> None:
+        self._progress(self._folder.event(event, **facts))

@@ -1,0 +1,177 @@
+"""Watches one generation: when to release it, when it is broken or stuck, and how it is ended."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ..worker.ledger import Phase
+from .attribution import Evidence
+from .attribution import Hang
+from .attribution import attribute
+from .deadlines import STOPPED_S
+from .deadlines import Budgets
+from .deadlines import Clock
+from .deadlines import process_state
+from .generation import Generation
+
+_LOOK_EVERY_S = 0.05
+_SETTLE_S = 0.3
+"""After something broke: how long to hear nothing new from the others before judging."""
+_SETTLE_MAX_S = 2.0
+_STACKS_MAX_S = 0.5
+_GRACE_S = 0.3
+"""Between asking ranks to leave and killing them: a GPU client should leave by itself if it can."""
+_END_MAX_S = 10.0
+
+Order = Callable[..., None]
+Step = Callable[[float], None]
+
+
+class Watch:
+    """The supervisor's eye on one generation.
+
+    Each `look` takes one step of: live, then over; or settle, stacks, judge, grace, kill, and over.
+    """
+
+    def __init__(self, generation: Generation, budgets: Budgets, order: Order) -> None:
+        self.over = False
+        self.hang: Hang | None = None
+        self.lost = ""
+        """Why the zygote must be given up: it did not do as ordered."""
+        self._generation = generation
+        self._budgets = budgets
+        self._order = order
+        self._clocks: dict[int, Clock] = {}
+        self._stuck: set[int] = set()
+        self._step: Step = self._live
+        self._since = time.monotonic()
+        self._looked_at = 0.0
+        self._news: tuple[int, ...] = ()
+        self._news_at = 0.0
+
+    def look(self, now: float) -> None:
+        """Take the step that is due, if any."""
+        self._step(now)
+
+    def _enter(self, step: Step, now: float) -> None:
+        self._step, self._since = step, now
+
+    def _live(self, now: float) -> None:
+        generation = self._generation
+        if generation.refused is not None:
+            self.over = True
+        elif not generation.pids:
+            self._await_fork(now)
+        elif generation.broken:
+            self._news_at = now
+            self._enter(self._settle, now)
+        elif generation.all_gone:
+            self.over = True
+        else:
+            self._release_if_done()
+            self._look_for_stuck(now)
+
+    def _await_fork(self, now: float) -> None:
+        """The zygote forks when it is through with an import that was ordered before."""
+        if now - self._since > self._budgets.import_max_s:
+            self.lost = f"it did not fork the ranks within {self._budgets.import_max_s:.0f} s"
+            self.over = True
+
+    def _release_if_done(self) -> None:
+        """Once all have reported, let them close their groups; not before: peers would fail."""
+        generation = self._generation
+        if generation.all_reported and not generation.released and generation.ledger is not None:
+            generation.released = True
+            generation.ledger.phase = Phase.RELEASE
+
+    def _look_for_stuck(self, now: float) -> None:
+        if now - self._looked_at < _LOOK_EVERY_S:
+            return
+        self._looked_at = now
+        self._stuck = {rank for rank in range(self._generation.world) if self._is_stuck(rank, now)}
+        if self._stuck:
+            self._ask_stacks(now)
+
+    def _is_stuck(self, rank: int, now: float) -> bool:
+        """Whether a rank has stood still past its budget; one that is stopped needs little patience."""
+        generation = self._generation
+        if rank in generation.exits or generation.ledger is None:
+            return False
+        head = generation.ledger.head(rank)
+        still_s = self._clocks.setdefault(rank, Clock()).look((head.stage, head.written), now)
+        budget_s = self._budgets.of(head.stage, first=head.first)
+        if budget_s is None:
+            return False
+        if still_s > STOPPED_S and process_state(generation.pids[rank]) in ("T", "t"):
+            return True
+        return still_s > budget_s
+
+    def _settle(self, now: float) -> None:
+        """Let the others say what happened to them: who died first is not always who is to blame."""
+        news = self._generation.news
+        if news != self._news:
+            self._news, self._news_at = news, now
+        if now - self._news_at > _SETTLE_S or now - self._since > _SETTLE_MAX_S:
+            self._ask_stacks(now)
+
+    def _ask_stacks(self, now: float) -> None:
+        self._order("stacks", generation=self._generation.spec.generation)
+        self._enter(self._await_stacks, now)
+
+    def _await_stacks(self, now: float) -> None:
+        complete = all(self._stack_file(rank).stat().st_size for rank in self._answering())
+        if complete or now - self._since > _STACKS_MAX_S:
+            self._judge(now)
+
+    def _answering(self) -> list[int]:
+        """Living ranks that can run a signal handler and have opened their file."""
+        living = [rank for rank in range(self._generation.world) if rank not in self._generation.exits]
+        return [
+            rank for rank in living if rank in self._states(living, "RSD") and self._stack_file(rank).exists()
+        ]
+
+    def _states(self, ranks: list[int], wanted: str) -> dict[int, str]:
+        states = {rank: process_state(self._generation.pids[rank]) for rank in ranks}
+        return {rank: state for rank, state in states.items() if state and state in wanted}
+
+    def _judge(self, now: float) -> None:
+        generation = self._generation
+        living = [rank for rank in range(generation.world) if rank not in generation.exits]
+        self.hang = attribute(
+            Evidence(
+                generation=generation,
+                views=generation.views(),
+                states=self._states(living, "RSDTtZ"),
+                stuck=self._stuck,
+                stacks={rank: text for rank in range(generation.world) if (text := self._stack(rank))},
+                now_ns=time.monotonic_ns(),
+            )
+        )
+        generation.judged = True
+        if generation.ledger is not None:
+            generation.ledger.phase = Phase.ABORT
+        self._enter(self._grace, now)
+
+    def _stack(self, rank: int) -> str:
+        try:
+            return self._stack_file(rank).read_text(errors="replace")[:8192]
+        except OSError:
+            return ""
+
+    def _stack_file(self, rank: int) -> Path:
+        return Path(self._generation.folder or os.devnull) / f"rank-{rank}.stacks"
+
+    def _grace(self, now: float) -> None:
+        if self._generation.all_gone or now - self._since > _GRACE_S:
+            self._order("kill", generation=self._generation.spec.generation)
+            self._enter(self._killed, now)
+
+    def _killed(self, now: float) -> None:
+        if self._generation.all_gone:
+            self.over = True
+        elif now - self._since > _END_MAX_S:
+            self.lost = f"its ranks did not end within {_END_MAX_S:.0f} s of being killed"
+            self.over = True
