@@ -1,0 +1,113 @@
+"""The command line: one module per command, imported only when that command is called."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import click
+
+from .. import __version__
+from .output import Output
+
+USAGE_ERROR = 2
+INTERNAL_ERROR = 3
+"""Not Python's 1, which would say that the machine failed: it only could not be told."""
+INTERRUPTED = 130
+
+
+class Lazy(NamedTuple):
+    """A command that is imported when it is called; its line in the help is known without."""
+
+    module: str
+    short_help: str
+
+
+COMMANDS = {
+    "prove": Lazy(module="prove", short_help="Prove that this machine can run 2D context parallelism."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are the functions of the same name in the modules that `COMMANDS` names."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Names, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
+        """Import a command; None where there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f".{COMMANDS[cmd_name].module}", __name__)
+        command = getattr(module, cmd_name)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"cpinfra.cli.{COMMANDS[cmd_name].module}.{cmd_name} is no command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """The list in the help, without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.short_help) for name, lazy in COMMANDS.items()])
+
+
+EPILOG = """\b
+Example, on any machine with a torch:
+  cpinfra prove --python /path/to/venv/bin/python
+
+Run 'cpinfra COMMAND --help' for what a command does and what its exit codes mean."""
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
+@click.version_option(__version__, "--version", prog_name="cpinfra", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Prove that a machine can run 2D context parallelism, and write down how."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program `cpinfra`; returns its exit code.
+
+    Args:
+        arguments: the command line without the program's name; that of the process by default.
+    """
+    _fill_standard_descriptors()
+    try:
+        code = cli.main(arguments, prog_name="cpinfra", standalone_mode=False)
+    except click.ClickException as problem:
+        code = _shown(problem)
+    except (click.Abort, KeyboardInterrupt):
+        code = _failed("cpinfra: interrupted\n", INTERRUPTED)
+    except OSError as error:
+        code = _failed(f"cpinfra: {error}\n")
+    except Exception:  # noqa: BLE001 - the outermost frame: an error of ours must not read as a verdict
+        import traceback
+
+        code = _failed(f"{traceback.format_exc()}cpinfra: this is an error of cpinfra, please report it\n")
+    for stream in (sys.stdout, sys.stderr):
+        Output(stream).flush()
+    return code if isinstance(code, int) else 0
+
+
+def _fill_standard_descriptors() -> None:
+    """Open what the caller closed (`>&-`): else the next file of ours would get its number, and our words."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def _shown(problem: click.ClickException) -> int:
+    try:
+        problem.show()
+    except OSError:
+        pass  # nobody can read it; the exit code says it too
+    return problem.exit_code
+
+
+def _failed(text: str, code: int = INTERNAL_ERROR) -> int:
+    Output(sys.stderr).write(text)
+    return code

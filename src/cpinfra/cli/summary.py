@@ -1,0 +1,144 @@
+"""The summary at the end of a proof, as lines of styled text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from typing import Any
+
+from ..text import lines
+from ..text import one_line
+
+if TYPE_CHECKING:
+    from ..conclude import ProveAnswer
+    from ..report import Check
+    from ..report import FindingFacts
+    from ..report import Hang
+    from ..report import ProveReport
+
+STYLES = {
+    "pass": "green",
+    "fail": "bold red",
+    "unknown": "yellow",
+    "skip": "dim",
+    "info": "dim",
+    "warning": "yellow",
+    "blocking": "bold red",
+    "proven": "bold green",
+    "rehearsed": "bold green",
+    "not-proven": "bold yellow",
+    "failed": "bold red",
+}
+MEANINGS = {
+    "proven": "every required check passed on GPUs",
+    "rehearsed": "every required check passed on the CPU; nothing is proven about GPUs",
+    "not-proven": "not every required check passed, or something blocks the proof; nothing contradicted it",
+    "failed": "a check was contradicted, or a rank hung or died",
+}
+EXIT_CODES = {
+    0: "proven, or rehearsed where that was asked for or there is no GPU",
+    1: "failed",
+    3: "not proven",
+    130: "interrupted",
+}
+_LIMIT = 2000
+_FINDING_LIMIT = 300
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """One line, in spans of (text, style)."""
+
+    spans: tuple[tuple[str, str], ...]
+
+    @property
+    def text(self) -> str:
+        """The line without its styles."""
+        return "".join(text for text, _ in self.spans).rstrip()
+
+
+def of(answer: ProveAnswer, *, brief: bool = False) -> list[Line]:
+    """The summary; only its end where `brief`."""
+    report = answer.report
+    found = [] if brief else [*_checks(report.checks), *_findings(report), *_hang(report.hang)]
+    return [*found, *_end(answer)]
+
+
+def _line(*spans: str | tuple[str, str]) -> Line:
+    return Line(spans=tuple((span, "") if isinstance(span, str) else span for span in spans))
+
+
+def _checks(checks: Sequence[Check]) -> Iterator[Line]:
+    width = max((len(check.id) for check in checks), default=0)
+    yield _line(("Checks", "bold"))
+    for check in checks:
+        comparisons = check.evidence.get("comparisons", 0)
+        numbers = f"{check.seconds:9.3f} s  {one_line(comparisons):>8} comparisons"
+        outcome = (f"{check.outcome:<8}", STYLES[check.outcome])
+        yield _line(f"  {one_line(check.id):<{width}}  ", outcome, numbers)
+    for check in checks:
+        if check.outcome != "pass":
+            yield _line("  ", (one_line(check.id), "bold"), ": ", (check.outcome, STYLES[check.outcome]))
+            yield from _paragraph("reason", check.reason)
+            yield from _paragraph("remedy", check.remedy)
+
+
+def _paragraph(name: str, text: str, *, limit: int = _LIMIT) -> Iterator[Line]:
+    shown = text if len(text) <= limit else text[:limit] + " ... (all of it is in the report)"
+    for number, line in enumerate(lines(shown)):
+        yield _line(f"      {name + ':' if number == 0 else '':<10}{line}")
+
+
+def _findings(report: ProveReport) -> Iterator[Line]:
+    hardware = getattr(report.hardware, "findings", [])
+    for number, finding in enumerate([*hardware, *report.findings]):
+        if number == 0:
+            yield _line(("Findings", "bold"))
+        yield from _finding(finding)
+
+
+def _finding(finding: FindingFacts) -> Iterator[Line]:
+    severity = (finding.severity, STYLES[finding.severity])
+    yield _line("  ", severity, f" {one_line(finding.id)}: {one_line(finding.what)}")
+    if finding.severity != "info":
+        yield from _paragraph("got", one_line(finding.got, limit=_FINDING_LIMIT))
+        yield from _paragraph("expected", one_line(finding.expected, limit=_FINDING_LIMIT))
+        yield from _paragraph("remedy", finding.remedy)
+        yield from _paragraph("command", finding.command)
+
+
+def _hang(hang: Hang | None) -> Iterator[Line]:
+    if hang is None:
+        return
+    where = f"in {one_line(hang.check)}" if hang.check else "outside of the checks"
+    took = hang.seconds_to_verdict
+    told = f"told after {took:.2f} s" if isinstance(took, float | int) else "told"
+    yield _line(("Hang", "bold"), f": {one_line(hang.kind)} {where}, {told}")
+    for culprit in hang.culprits:
+        what = f"{one_line(culprit.kind)} in {_said(culprit.operation)} at {_said(culprit.site)}"
+        yield _line("  ", (f"rank {culprit.rank}", "bold red"), f": {what}")
+        yield from _paragraph("got", _said(culprit.got))
+        yield from _paragraph("expected", _said(culprit.expected))
+    if not hang.culprits:
+        yield _line("  no rank is to blame by what was recorded; the stacks are in the report")
+    if hang.waiting_ranks:
+        yield _line(f"  waiting: {', '.join(map(str, hang.waiting_ranks))}")
+
+
+def _said(value: Any) -> str:
+    """A text of the report, or why there is none."""
+    return one_line(getattr(value, "unavailable", value))
+
+
+def _end(answer: ProveAnswer) -> Iterator[Line]:
+    verdict = answer.verdict.value
+    scope = f", scope {answer.scope.value}" if answer.scope is not None else ""
+    yield _line(("Verdict", "bold"), ": ", (verdict, STYLES[verdict]), f"{scope}: {MEANINGS[verdict]}")
+    code = int(answer.exit_code)
+    yield _line(("Exit code", "bold"), f": {code} ({EXIT_CODES[code]})")
+    if answer.report_path is not None:
+        yield _line(("Report", "bold"), f": {one_line(answer.report_path)}")
+    else:
+        yield _line(("Report", "bold"), ": no folder could take it; see the findings")

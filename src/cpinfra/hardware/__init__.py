@@ -1,0 +1,1 @@
+"""What hardware is there and which of it may be used."""

@@ -1,0 +1,90 @@
+"""Runs the engine for tests: real ranks on gloo, through the supervisor itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import cpinfra
+from cpinfra.proof import catalogue
+from cpinfra.proof import delivery
+from cpinfra.proof import run_folder
+from cpinfra.proof.supervisor import Proof
+from cpinfra.proof.supervisor import ProofRequest
+from cpinfra.proof.supervisor import Supervisor
+
+PACKAGE = Path(cpinfra.__file__).parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """A proof, and the events by which it was told."""
+
+    proof: Proof
+    events: list[dict[str, Any]]
+    folder: Path
+
+    def outcomes(self) -> dict[str, str]:
+        """Outcome by check."""
+        return {name: result.outcome.value for name, result in self.proof.results.items()}
+
+    def named(self, event: str) -> list[dict[str, Any]]:
+        """The events of one name."""
+        return [told for told in self.events if told["event"] == event]
+
+
+def prove(
+    folder: Path,
+    *,
+    only: str = "*",
+    faults: Sequence[str] = (),
+    python: str = sys.executable,
+    mesh: tuple[int, int, int] = (1, 2, 2),
+    budget_s: float | None = None,
+    on_event: Any = None,
+) -> Ran:
+    """Run the checks that match `only` over `mesh` (dp, cp0, cp1) on the CPU, and check that nothing is left."""
+    events: list[dict[str, Any]] = []
+
+    def take(event: dict[str, Any]) -> None:
+        events.append(event)
+        if on_event is not None:
+            on_event(event)
+
+    checks = tuple(info for info in catalogue.catalogue() if fnmatch(info.id, only))
+    dp, cp0, cp1 = mesh
+    request = ProofRequest(
+        run="main",
+        python=python,
+        dp=dp,
+        cp0=cp0,
+        cp1=cp1,
+        device="cpu",
+        gpu_uuids=(),
+        checks=checks,
+        faults=tuple(faults),
+        budget_s=budget_s,
+    )
+    home = run_folder.create(folder, os.environ)
+    try:
+        with Supervisor(request, home, take) as supervisor:
+            proof = supervisor.run()
+    finally:
+        home.close()
+    return Ran(proof=proof, events=events, folder=folder)
+
+
+def altered_worker(monkeypatch: Any, folder: Path, changes: dict[str, str]) -> None:
+    """Have the engine stage a worker whose files were changed: path in the package -> text appended to it."""
+    source = folder / "cpinfra"
+    shutil.copytree(PACKAGE, source, ignore=shutil.ignore_patterns("__pycache__", "_shipped"))
+    for name, text in changes.items():
+        with (source / name).open("a") as file:
+            file.write(text)
+    monkeypatch.setattr(delivery, "stage", lambda run: delivery.build_zip(source, run))

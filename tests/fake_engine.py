@@ -1,0 +1,152 @@
+"""The command line with an engine that starts nothing: its results follow from FAKE_ENGINE.
+
+Run as a program, or installed into `cpinfra.build` by a test in this process. Values: `pass`, `two-fail`
+(two checks contradicted, two culprits of a hang), `garbled` (control characters, undecodable bytes, NaN),
+`no-torch`, `interrupted`, `bug`, `lost` (a check without a result).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+from typing import Any
+
+from cpinfra import build
+from cpinfra.cli import main
+from cpinfra.outcome import CheckResult
+from cpinfra.outcome import Finding
+from cpinfra.outcome import Outcome
+from cpinfra.outcome import Severity
+from cpinfra.proof.attribution import Culprit
+from cpinfra.proof.attribution import Hang
+from cpinfra.proof.catalogue import CheckInfo
+from cpinfra.proof.run_folder import RunFolder
+from cpinfra.proof.supervisor import Proof
+from cpinfra.proof.supervisor import ProofRequest
+
+HEAVY = ("pydantic", "rich", "torch")
+EVIL = "one\ntwo\x1b[31m\x07 \udcff \u202e [bold]é"
+SOFTWARE: dict[str, Any] = {
+    "python": "/elsewhere/python",
+    "python_version": "3.12.1",
+    "torch": "2.13.0",
+    "torch_path": "/elsewhere/torch",
+    "cuda_build": None,
+    "hip_build": None,
+    "arch_list": [],
+    "nccl": None,
+    "backends": {"gloo": True, "nccl": False},
+}
+HANG = Hang(
+    check="p2p.ring",
+    kind="never-entered",
+    culprits=(
+        Culprit(
+            rank=1,
+            kind="never-entered",
+            operation="exchange",
+            group="world",
+            site="p2p.py:10",
+            expected="exchange",
+            got="sleeps",
+        ),
+        Culprit(
+            rank=3,
+            kind="process-stopped",
+            operation="",
+            group="",
+            site="",
+            expected="to run",
+            got="is stopped",
+        ),
+    ),
+    waiting_ranks=(0, 2),
+    stacks={0: "File x", 1: "", 3: "File y"},
+    seconds_to_verdict=1.25,
+)
+
+
+class FakeSupervisor:
+    """Stands in for the engine's supervisor: the same two steps, without a process."""
+
+    def __init__(
+        self, request: ProofRequest, folder: RunFolder, progress: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self.request = request
+        self._folder = folder
+        self._progress = progress
+        self._mode = os.environ.get("FAKE_ENGINE", "pass")
+
+    def __enter__(self) -> FakeSupervisor:
+        loaded = [name for name in HEAVY if name in sys.modules]
+        if os.environ.get("FAKE_ENGINE_LIGHT") and loaded:
+            raise RuntimeError(f"imported before the zygote was started: {loaded}")
+        self._emit(
+            "start", python=self.request.python, world_size=self.request.world, device=self.request.device
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._emit("end", processes_left=[])
+
+    def run(self) -> Proof:
+        """What the mode says."""
+        if self._mode == "bug":
+            raise RuntimeError("two\nlines")
+        if self._mode == "no-torch":
+            return Proof(findings=[finding("torch-missing")])
+        proof = Proof(software=dict(SOFTWARE))
+        self._emit("software", seconds=1.5, **SOFTWARE)
+        if self._mode == "interrupted":
+            proof.interrupted = "SIGTERM"
+            self._emit("interrupted", signal="SIGTERM")
+            return proof
+        if self._mode == "two-fail":
+            proof.hang = HANG
+            self._emit("hang", check="p2p.ring", kind="never-entered", sentence=HANG.sentence())
+        for check in self.request.checks[1:] if self._mode == "lost" else self.request.checks:
+            proof.results[check.id] = self._settle(self._result(check))
+        return proof
+
+    def _settle(self, result: CheckResult) -> CheckResult:
+        facts = {"id": result.id, "outcome": result.outcome.value, "reason": result.reason}
+        self._emit("check", **facts, seconds=result.seconds, comparisons=result.evidence["comparisons"])
+        return result
+
+    def _result(self, check: CheckInfo) -> CheckResult:
+        failing = {"two-fail": ("collective.all_gather", "p2p.ring"), "garbled": ("p2p.ring",)}
+        fails = check.id in failing.get(self._mode, ())
+        text = EVIL if self._mode == "garbled" else f"{check.id} was contradicted"
+        return CheckResult(
+            id=check.id,
+            tier=check.tier,
+            run=self.request.run,
+            outcome=Outcome.FAIL if fails else Outcome.PASS,
+            reason=text if fails else "",
+            remedy=f"look at {check.id}" if fails else "",
+            ranks=tuple(range(self.request.world)),
+            seconds=0.25,
+            evidence={"comparisons": 48, "rate": float("nan"), "shapes": [(2, 3)]},
+        )
+
+    def _emit(self, event: str, **facts: Any) -> None:
+        self._progress(self._folder.event(event, **facts))
+
+
+def finding(name: str, severity: Severity = Severity.BLOCKING) -> Finding:
+    """A finding of the engine."""
+    words = {key: f"{name} {key}" for key in ("what", "got", "expected", "remedy")}
+    return Finding(id=name, severity=severity, **words)
+
+
+def install() -> None:
+    """Put the fake into this process's `cpinfra.build`."""
+    vars(build)["Supervisor"] = FakeSupervisor
+
+
+if __name__ == "__main__":
+    install()
+    sys.exit(main())

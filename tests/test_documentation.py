@@ -1,0 +1,113 @@
+"""The documentation holds: its links lead somewhere, its example is a check that works."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cpinfra import outcome
+from cpinfra.worker import registry
+from cpinfra.worker.check_run import CheckRun
+from cpinfra.worker.check_run import run_check
+from cpinfra.worker.oracle import Pattern
+from cpinfra.worker.registry import Check
+from cpinfra.worker.trials import Trial
+
+PROJECT = Path(__file__).parents[1]
+PAGES = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")]
+LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(#[^)\s]+)?\)")
+
+
+def local_links(page: Path) -> list[str]:
+    """Targets within the project, as written."""
+    return [target for target, _ in LINK.findall(page.read_text()) if "://" not in target]
+
+
+def test_links_within_the_project_resolve() -> None:
+    """Every relative link of every page names a file or folder that is there."""
+    links = [(page, target) for page in PAGES for target in local_links(page)]
+    broken = [f"{page.name}: {target}" for page, target in links if not (page.parent / target).exists()]
+
+    assert len(links) >= 8
+    assert broken == []
+
+
+@pytest.mark.parametrize("kind", [outcome.Outcome, outcome.Verdict, outcome.Scope])
+def test_page_on_verdicts_explains_every_word(kind: Any) -> None:
+    """Whatever a report can say is a row of docs/verdicts.md."""
+    page = (PROJECT / "docs" / "verdicts.md").read_text()
+
+    assert [word.value for word in kind if f"| `{word.value}` |" not in page] == []
+
+
+def test_exit_codes_are_documented_twice() -> None:
+    """In the readme and in docs/verdicts.md, so that neither falls behind the code."""
+    for page in (PROJECT / "README.md", PROJECT / "docs" / "verdicts.md"):
+        rows = re.findall(r"^\| (\d+) \|", page.read_text(), re.MULTILINE)
+        assert sorted(map(int, rows)) == sorted(code.value for code in outcome.ExitCode), page.name
+
+
+def example() -> str:
+    """The check in CONTRIBUTING.md."""
+    text = (PROJECT / "CONTRIBUTING.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (found,) = [block for block in blocks if "@check(" in block]
+    return str(found)
+
+
+@pytest.fixture
+def halo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
+    """The example, loaded as if it lay among the checks; the register forgets it afterwards."""
+    monkeypatch.setattr(registry, "_registered", {})
+    path = tmp_path / "halo.py"
+    path.write_text(example())
+    name = "cpinfra.worker.checks.halo"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module: ModuleType = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return registry._registered["halo.right"][1]
+
+
+def answer_of(halo: Check, arriving: Callable[[Pattern, int], Tensor]) -> dict[str, Any]:
+    """Rank 1 of 4 runs the example; `arriving` makes what the door delivers from a rank."""
+    at: dict[str, Trial] = {}
+
+    def exchange(sends: list[tuple[int, Tensor]], receives: list[tuple[int, Tensor]]) -> None:
+        pattern = Pattern.of(at["trial"], sources=4)
+        assert [to for to, _ in sends] == [2]
+        for source, buffer in receives:
+            buffer.copy_(arriving(pattern, source))
+
+    door: Any = SimpleNamespace(exchange=exchange)
+    place: dict[str, Any] = {"rank": 1, "world": 4, "dp": 1, "cp0": 2, "cp1": 2, "backend": "gloo"}
+    run = CheckRun(**place, device=torch.device("cpu"), door=door, check=halo, salt=7)
+    return run_check(run, lambda trial: at.update(trial=trial))
+
+
+def test_example_passes_on_the_right_data(halo: Check) -> None:
+    """What CONTRIBUTING.md shows is a check that runs."""
+    answer = answer_of(halo, lambda pattern, source: pattern.chunk(source))
+
+    assert (answer["outcome"], answer["reason"]) == ("pass", "")
+    assert answer["evidence"]["comparisons"] >= 16
+
+
+def test_example_fails_on_another_ranks_data_and_says_whose(halo: Check) -> None:
+    """And it can fail, with a reason that names what arrived."""
+    answer = answer_of(halo, lambda pattern, _: pattern.chunk(3))
+
+    assert answer["outcome"] == "fail"
+    assert "the chunk of rank 3" in answer["reason"]

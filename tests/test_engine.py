@@ -1,0 +1,264 @@
+"""The engine end to end, with real ranks on gloo."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import engine
+import pytest
+
+from cpinfra.outcome import Outcome
+from cpinfra.outcome import Severity
+from cpinfra.proof import catalogue
+from cpinfra.proof import deadlines
+from cpinfra.worker import node_local
+from cpinfra.worker.ledger import Ledger
+from cpinfra.worker.ledger import create
+from cpinfra.worker.spec import GenerationSpec
+
+ALL_PASS = {info.id: "pass" for info in catalogue.catalogue()}
+ALL_REDUCE = "collective.all_reduce"
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> engine.Ran:
+    """One proof of four ranks without any fault."""
+    return engine.prove(tmp_path_factory.mktemp("clean"))
+
+
+def test_all_six_checks_pass_on_a_sound_machine(clean: engine.Ran) -> None:
+    """Each check passes, every rank of the world has reported, and something was compared."""
+    assert clean.outcomes() == ALL_PASS
+    for result in clean.proof.results.values():
+        assert result.ranks == (0, 1, 2, 3)
+        assert result.evidence["comparisons"] >= 4 * 48
+        assert result.evidence["elements"] > 0
+        assert result.evidence["backend"] == "gloo"
+    assert clean.proof.hang is None
+    assert clean.proof.findings == []
+
+
+def test_the_collectives_run_while_the_zygote_imports_what_dtensor_needs(clean: engine.Ran) -> None:
+    """The first generation is forked before DTensor is imported, the second after."""
+    forked, imported = clean.named("forked"), clean.named("imported")
+
+    assert [event["generation"] for event in forked] == [1, 2]
+    assert forked[0]["t"] < imported[0]["t"] < forked[1]["t"]
+
+
+def test_ranks_that_end_well_end_with_code_zero(clean: engine.Ran) -> None:
+    """All ranks of both generations close their groups and exit by themselves."""
+    exits = [(event["code"], event["signal"]) for event in clean.named("exited")]
+
+    assert exits == [(0, None)] * 8
+
+
+def test_nothing_is_left_on_the_node(clean: engine.Ran) -> None:
+    """The node-local folder is gone and no process with the run's cookie lives."""
+    (end,) = clean.named("end")
+    folders = {Path(event["folder"]).parent for event in clean.named("forked")}
+
+    assert end["processes_left"] == []
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_a_killed_rank_is_noticed_within_half_a_second_and_named(tmp_path: Path) -> None:
+    """The death of one rank fails the check that it died in, names it alone, and the other checks still run."""
+    ran = engine.prove(tmp_path, faults=["kill:2"])
+
+    (fired,), exits = ran.named("fired"), [event for event in ran.named("exited") if event["signal"] == "SIGKILL"]
+    assert exits[0]["rank"] == 2
+    assert exits[0]["t"] - fired["t"] < 0.5
+    assert ran.outcomes() == {**ALL_PASS, ALL_REDUCE: "fail"}
+    hang = ran.proof.hang
+    assert hang is not None
+    assert (hang.check, hang.kind, hang.culprit_ranks) == (ALL_REDUCE, "process-died", (2,))
+    assert hang.waiting_ranks == (0, 1, 3)
+    assert "rank 2: ended by SIGKILL" in ran.proof.results[ALL_REDUCE].reason
+
+
+def test_a_stopped_rank_is_named_as_stopped(tmp_path: Path) -> None:
+    """A rank in state T is told from a hang, quickly, and is ended by SIGKILL like the others."""
+    ran = engine.prove(tmp_path, faults=["stop:1"], only="collective.*")
+
+    hang = ran.proof.hang
+    assert hang is not None
+    assert (hang.kind, hang.culprit_ranks, hang.waiting_ranks) == ("process-stopped", (1,), (0, 2, 3))
+    assert hang.seconds_to_verdict < 3
+    assert 1 not in hang.stacks
+    assert "all_reduce" in hang.stacks[0]
+
+
+def test_a_rank_that_raises_is_reported_once_and_others_are_not_called_guilty(tmp_path: Path) -> None:
+    """One traceback, of the rank that raised; no hang; no word of the peers that were left waiting."""
+    ran = engine.prove(tmp_path, faults=["raise:3"], only="collective.*")
+
+    result = ran.proof.results[ALL_REDUCE]
+    assert result.outcome is Outcome.FAIL
+    assert result.ranks == (3,)
+    assert "rank 3" in result.reason
+    assert "planted fault raise:3" in result.reason
+    assert "rank 0" not in result.reason
+    (error,) = result.evidence["errors"]
+    assert error["ranks"] == [3]
+    assert "InjectedError" in error["traceback"]
+    assert ran.proof.hang is None
+    assert set(ran.outcomes().values()) == {"fail", "pass"}
+
+
+def test_two_faults_at_once_are_both_named(tmp_path: Path) -> None:
+    """Two ranks that are killed at the same call are both culprits."""
+    ran = engine.prove(tmp_path, faults=["kill:0", "kill:3"], only=ALL_REDUCE)
+
+    assert ran.proof.hang is not None
+    assert ran.proof.hang.culprit_ranks == (0, 3)
+
+
+def test_a_short_delay_is_no_fault(tmp_path: Path) -> None:
+    """A rank that comes late, but within the budget, changes no outcome."""
+    ran = engine.prove(tmp_path, faults=["delay:1:1.5"], only="collective.*")
+
+    assert len(ran.named("fired")) == 1
+    assert set(ran.outcomes().values()) == {"pass"}
+
+
+def test_a_rank_that_stays_away_past_the_budget_is_named_with_the_line_it_is_at(tmp_path: Path) -> None:
+    """The others wait in the operation; the culprit never entered it, and its stack says where it is."""
+    ran = engine.prove(tmp_path, faults=["delay:0:600"], only=ALL_REDUCE, budget_s=1.0)
+
+    hang = ran.proof.hang
+    assert hang is not None
+    assert (hang.kind, hang.culprit_ranks, hang.waiting_ranks) == ("never-entered", (0,), (1, 2, 3))
+    assert "control.py" in hang.culprits[0].got
+    assert "all_reduce of int64" in hang.culprits[0].expected or "all_reduce of float" in hang.culprits[0].expected
+    assert hang.seconds_to_verdict < 5
+
+
+def test_a_control_twin_fires_once_a_run(tmp_path: Path) -> None:
+    """The generation that replaces a broken one is not broken again by the same fault."""
+    ran = engine.prove(tmp_path, faults=["kill:1"])
+
+    assert len(ran.named("fired")) == 1
+    assert list(ran.outcomes().values()).count("fail") == 1
+
+
+def test_an_error_of_ours_is_unknown_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception in a check's own code says nothing about the machine: unknown, traceback, bug hint."""
+    broken = "\n\ndef _bug(run, trial):\n    raise KeyError('ours')\n\n\n"
+    swap = "from ..registry import _registered as _r\nimport dataclasses as _d\n"
+    swap += f"_m, _c = _r['{ALL_REDUCE}']\n_r['{ALL_REDUCE}'] = (_m, _d.replace(_c, body=_bug))\n"
+    engine.altered_worker(monkeypatch, tmp_path, {"worker/checks/collective.py": broken + swap})
+
+    ran = engine.prove(tmp_path / "run", only="collective.*")
+
+    result = ran.proof.results[ALL_REDUCE]
+    assert result.outcome is Outcome.UNKNOWN
+    assert "KeyError" in result.reason
+    assert "bug" in result.remedy.lower()
+    assert result.evidence["errors"][0]["ranks"] == [0, 1, 2, 3]
+    assert ran.outcomes()["collective.all_gather"] == "pass"
+
+
+def test_a_rank_that_never_joins_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the others wait in init, the one that is still at its device is the culprit."""
+    late = "\n\ndef _device(spec, rank):\n    if rank == 2:\n        time.sleep(600)\n    return torch.device('cpu')\n"
+    engine.altered_worker(monkeypatch, tmp_path, {"worker/rank.py": late})
+    monkeypatch.setitem(deadlines.DEVICE_S, "cpu", 1.0)
+
+    ran = engine.prove(tmp_path / "run", only=ALL_REDUCE)
+
+    hang = ran.proof.hang
+    assert hang is not None
+    assert (hang.kind, hang.culprit_ranks, hang.check) == ("never-joined", (2,), None)
+    assert ran.proof.results[ALL_REDUCE].outcome is not Outcome.PASS
+
+
+def test_a_rank_that_hangs_in_teardown_fails_the_run_but_not_the_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What passed has passed; the hang is named with no check to it."""
+    stuck = "\n\ndef _leave(self):\n    while self.rank == 1:\n        time.sleep(1)\n\n\nDoor.leave = _leave\n"
+    engine.altered_worker(monkeypatch, tmp_path, {"worker/comm.py": stuck})
+    monkeypatch.setattr(deadlines, "LEAVE_S", 1.0)
+
+    ran = engine.prove(tmp_path / "run", only=ALL_REDUCE)
+
+    hang = ran.proof.hang
+    assert hang is not None
+    assert (hang.kind, hang.culprit_ranks, hang.check) == ("stuck-in-teardown", (1,), None)
+    assert ran.outcomes() == {ALL_REDUCE: "pass"}
+
+
+def test_the_death_of_the_zygote_is_a_finding_and_leaves_nothing(tmp_path: Path) -> None:
+    """What had passed stays, what had not run is unknown, and the ranks are gone with the zygote."""
+    pids: list[int] = []
+
+    def kill_the_zygote(event: dict[str, Any]) -> None:
+        if event["event"] == "forked" and event["generation"] == 2:
+            pids.extend(event["pids"])
+            os.kill(_parent_of(event["pids"][0]), signal.SIGKILL)
+
+    ran = engine.prove(tmp_path, on_event=kill_the_zygote)
+
+    (finding,) = ran.proof.findings
+    assert (finding.id, finding.severity) == ("zygote-died", Severity.BLOCKING)
+    assert "SIGKILL" in finding.got
+    assert ran.outcomes()[ALL_REDUCE] == "pass"
+    assert ran.outcomes()["dtensor.roundtrip"] == "unknown"
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert not any((parent / node_local.name("")).exists() for parent in node_local.candidates())
+
+
+def _parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.parametrize(("mesh", "absent"), [((1, 3, 3), ()), ((2, 2, 2), ()), ((1, 3, 1), ())])
+def test_other_meshes_prove_too(tmp_path: Path, mesh: tuple[int, int, int], absent: tuple[str, ...]) -> None:
+    """A 3x3 grid, two replicas of 2x2, and three ranks without a square: what can run passes."""
+    only = "*" if mesh[1] == mesh[2] else "*[!t]r*"
+    ran = engine.prove(tmp_path, mesh=mesh)
+
+    wanted = ALL_PASS if mesh[1] == mesh[2] else {**ALL_PASS, "dtensor.roundtrip": "skip"}
+    assert ran.outcomes() == wanted, only
+
+
+def test_ranks_with_different_plans_refuse_to_run(tmp_path: Path) -> None:
+    """The digest of the plan is compared before the first operation, and the odd rank is named."""
+    from cpinfra.worker import rank
+
+    create(tmp_path / "ledger", 2)
+    ledger = Ledger(tmp_path / "ledger")
+    ours, theirs = _spec(("a",)), _spec(("b",))
+    ledger.pen(1).publish_digest(theirs.digest())
+
+    with pytest.raises(rank.Disagreement, match=r"rank 0 and ranks \[1\] were started with different plans"):
+        rank._agree(ours, 0, ledger, ledger.pen(0))
+
+
+def _spec(checks: tuple[str, ...]) -> GenerationSpec:
+    return GenerationSpec(
+        generation=1,
+        dp=2,
+        cp0=1,
+        cp1=1,
+        device="cpu",
+        backend="gloo",
+        checks=checks,
+        salt=1,
+        faults=(),
+        logs="",
+        patience_s=5.0,
+    )
+
+
+def test_the_interpreter_of_the_tests_is_the_one_that_ran(clean: engine.Ran) -> None:
+    """The software section names the absolute path of the target interpreter and its torch."""
+    software = clean.proof.software
+    assert software is not None
+    assert software["python"] == sys.executable
+    assert software["backends"]["gloo"] is True

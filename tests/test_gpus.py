@@ -1,0 +1,522 @@
+"""GPUs, as far as a machine without any can test it: strict children with answers of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cpinfra.hardware import child
+from cpinfra.hardware import gpus
+from cpinfra.hardware import nvml
+from cpinfra.hardware import visible
+from cpinfra.hardware.gpus import GpuAnswer
+from cpinfra.hardware.gpus import Unavailable
+from cpinfra.hardware.visible import Listed
+
+UUIDS = ("GPU-aaaa0000-1111", "GPU-aaaa2222-3333", "GPU-bbbb4444-5555")
+ENVIRONMENT = {"PATH": os.environ.get("PATH", "")}
+
+Ask = Callable[..., GpuAnswer]
+
+
+def gpu(index: int, **changes: Any) -> dict[str, Any]:
+    """A free GPU as the child writes it."""
+    return {
+        "index": index,
+        "uuid": UUIDS[index],
+        "name": "H200",
+        "bus_id": f"0000:0{index}:00.0",
+        "memory_total_mib": 143771,
+        "memory_used_mib": 4,
+        "processes": 0,
+        "mig": False,
+        "compute_mode": 0,
+        **changes,
+    }
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A file system that shows an NVIDIA driver."""
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+    return tmp_path
+
+
+@pytest.fixture
+def ask(machine: Path) -> Ask:
+    """Ask a child with this source, or one that writes this document, which GPUs may be used."""
+
+    def usable(
+        source: str | Mapping[str, Any], environment: Mapping[str, str] | None = None, timeout_s: float = 20
+    ) -> GpuAnswer:
+        if not isinstance(source, str):
+            source = f"print({json.dumps(source)!r}, end='')"
+        script = machine / "child.py"
+        script.write_text(source)
+        argv = [sys.executable, "-I", str(script)]
+        return gpus.usable_gpus({**ENVIRONMENT, **(environment or {})}, timeout_s, argv=argv, root=machine)
+
+    return usable
+
+
+def document(*entries: Mapping[str, Any]) -> dict[str, Any]:
+    """What the child writes."""
+    return {"driver_version": "580.1", "gpus": list(entries)}
+
+
+class TestFree:
+    """Without CUDA_VISIBLE_DEVICES: those that nobody uses."""
+
+    def test_two_free_gpus(self, ask: Ask) -> None:
+        """Both are given, by UUID, in PCI order, with what is known of them."""
+        answer = ask(document(gpu(0), gpu(1, name="H100", memory_used_mib=1024)))
+
+        assert answer.state == "gpus"
+        assert [(g.index, g.uuid, g.name, g.memory_used_mib) for g in answer.gpus] == [
+            (0, UUIDS[0], "H200", 4),
+            (1, UUIDS[1], "H100", 1024),
+        ]
+        assert answer.busy == ()
+        assert answer.driver_version == "580.1"
+
+    def test_busy_ones_are_left_and_named(self, ask: Ask) -> None:
+        """Of three, one runs a process and one holds memory: each is named with its own reason."""
+        answer = ask(document(gpu(0, processes=2), gpu(1), gpu(2, memory_used_mib=1025)))
+
+        assert [g.uuid for g in answer.gpus] == [UUIDS[1]]
+        assert [g.index for g in answer.busy] == [0, 2]
+        assert answer.busy[0].reason == "it runs 2 compute process(es), 4 MiB used"
+        assert answer.busy[1].reason.startswith("1025 MiB used (at most 1024 MiB counts as free), held by no")
+
+    def test_all_busy_is_none_and_says_who(self, ask: Ask) -> None:
+        """No usable GPU is its own answer, not an error, and names each."""
+        answer = ask(document(gpu(0, processes=1), gpu(1, memory_used_mib=9000)))
+
+        assert (answer.state, answer.gpus) == ("none", ())
+        assert answer.reason.startswith("none of 2 GPU(s) may be used: ")
+        assert UUIDS[0] in answer.reason
+        assert UUIDS[1] in answer.reason
+
+    def test_a_driver_without_gpus_is_none(self, ask: Ask) -> None:
+        """The driver answers zero: not the same as no driver."""
+        answer = ask(document())
+
+        assert (answer.state, answer.busy) == ("none", ())
+        assert answer.reason == "the driver is there and shows no GPU"
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"mig": True}, "MIG mode is on"),
+            ({"compute_mode": 2}, "its compute mode is Prohibited"),
+            ({"processes": None, "memory_used_mib": None}, "whether it is in use could not be told"),
+        ],
+    )
+    def test_unusable_ones_are_left(self, ask: Ask, changes: dict[str, Any], reason: str) -> None:
+        """A GPU that cannot be used, or of which nothing can be told, is no free GPU."""
+        answer = ask(document(gpu(0, **changes), gpu(1)))
+
+        assert [g.index for g in answer.gpus] == [1]
+        assert answer.busy[0].reason.startswith(reason)
+
+    def test_a_lost_gpu_is_named(self, ask: Ask) -> None:
+        """One that does not answer is busy under its index, between the others."""
+        answer = ask(document(gpu(0), {"index": 1, "error": "GPU is lost"}, gpu(2)))
+
+        assert [g.index for g in answer.gpus] == [0, 2]
+        assert [(g.label, g.reason) for g in answer.busy] == [("GPU 1", "does not answer: GPU is lost")]
+
+    @pytest.mark.parametrize("total", [None, 0])
+    def test_unified_memory_is_unavailable_and_not_zero(self, ask: Ask, total: int | None) -> None:
+        """A GPU whose memory the driver cannot tell is kept, and the number is unavailable."""
+        answer = ask(document(gpu(0, memory_total_mib=total, memory_used_mib=total)))
+
+        assert answer.state == "gpus"
+        assert isinstance(answer.gpus[0].memory_total_mib, Unavailable)
+        assert isinstance(answer.gpus[0].memory_used_mib, Unavailable)
+
+
+class TestNoAnswer:
+    """No driver, a hung driver, a broken answer: three states, and none is zero GPUs."""
+
+    def test_no_driver_starts_no_child(self, tmp_path: Path) -> None:
+        """On a machine without a sign of a driver the answer costs next to nothing."""
+        started = time.perf_counter()
+        answer = gpus.usable_gpus({}, 20, argv=["/does/not/exist"], root=tmp_path)
+
+        assert time.perf_counter() - started < 0.06
+        assert answer.state == "no-driver"
+        assert answer.warnings == ()
+
+    def test_no_driver_although_the_bus_shows_gpus(self, tmp_path: Path) -> None:
+        """Two NVIDIA display devices, and others, on the bus: said as a warning, with their number."""
+        displays = [("0x10de", "0x030200"), ("0x10de", "0x030000")]
+        others = [("0x10de", "0x020000"), ("0x8086", "0x030000")]
+        for number, (vendor, kind) in enumerate(displays + others):
+            folder = tmp_path / f"sys/bus/pci/devices/{number}"
+            folder.mkdir(parents=True)
+            (folder / "vendor").write_text(vendor + "\n")
+            (folder / "class").write_text(kind + "\n")
+
+        answer = gpus.usable_gpus({}, 20, root=tmp_path)
+
+        assert answer.state == "no-driver"
+        assert "the PCI bus shows 2 NVIDIA GPU(s)" in answer.reason
+        assert len(answer.warnings) == 1
+
+    @pytest.mark.parametrize(
+        "sign", ["dev/nvidiactl", "usr/lib64/libnvidia-ml.so.1", "lib/libnvidia-ml.so.1"]
+    )
+    def test_signs_of_a_driver(self, tmp_path: Path, sign: str) -> None:
+        """Device node, library in a usual folder, library on LD_LIBRARY_PATH."""
+        (tmp_path / sign).parent.mkdir(parents=True)
+        (tmp_path / sign).touch()
+
+        assert gpus.driver_seen({"LD_LIBRARY_PATH": f"/nowhere::{tmp_path}/lib"}, tmp_path)
+        assert not gpus.driver_seen({}, tmp_path / "empty")
+
+    def test_library_known_to_the_loader(self, tmp_path: Path) -> None:
+        """The loader's cache counts as well."""
+        (tmp_path / "etc").mkdir()
+        (tmp_path / "etc/ld.so.cache").write_bytes(b"glibc-ld.so.cache\0libnvidia-ml.so.1\0/opt/x\0")
+
+        assert gpus.driver_seen({}, tmp_path)
+
+    def test_hung_driver(self, ask: Ask, machine: Path) -> None:
+        """A child that never answers is killed with its children at the deadline, and it is said."""
+        source = (
+            "import os, subprocess, sys, time\n"
+            "grandchild = subprocess.Popen([sys.executable, '-I', '-c', 'import time; time.sleep(600)'])\n"
+            f"open({str(machine / 'pids')!r}, 'w').write(f'{{os.getpid()}} {{grandchild.pid}}')\n"
+            "time.sleep(600)\n"
+        )
+        started = time.perf_counter()
+        answer = ask(source, timeout_s=1)
+
+        assert time.perf_counter() - started < 5
+        assert answer.state == "hung"
+        assert answer.reason == "the NVIDIA driver did not answer within 1 s"
+        for pid in (machine / "pids").read_text().split():
+            assert gone(int(pid))
+
+    @pytest.mark.parametrize(
+        ("source", "reason"),
+        [
+            ("print('Segmentation fault')", "gave no answer that can be read: 'Segmentation fault"),
+            ("print('[1, 2]')", "gave no answer that can be read: '[1, 2]"),
+            ("print('{}')", "gave no answer that can be read"),
+            ("pass", "gave no answer that can be read: ''"),
+            ("import sys; print('boom', file=sys.stderr); sys.exit(3)", "failed: exit status 3: boom"),
+            ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "failed: ended by SIGSEGV"),
+            ("while True: print('x' * 65536)", "wrote far more than an answer"),
+        ],
+    )
+    def test_broken_answers(self, ask: Ask, source: str, reason: str) -> None:
+        """Garbage, an exit status, a signal and a flood are errors that say which; never zero GPUs."""
+        answer = ask(source)
+
+        assert answer.state == "error"
+        assert reason in answer.reason
+        assert answer.remedy
+
+    @pytest.mark.parametrize(
+        "changes", [{"uuid": None}, {"index": "0"}, {"processes": True}, {"memory_used_mib": 1.5}, {"mig": 0}]
+    )
+    def test_a_wrong_type_is_no_answer(self, ask: Ask, changes: dict[str, Any]) -> None:
+        """A field of another type is not guessed at."""
+        assert ask(document(gpu(1), {**gpu(0), **changes})).state == "error"
+
+    def test_a_missing_field_is_no_answer(self, ask: Ask) -> None:
+        """A field that is not there is not guessed at either."""
+        entry = gpu(0)
+        del entry["processes"]
+
+        assert ask(document(entry)).state == "error"
+
+    @pytest.mark.parametrize(
+        ("code", "state", "remedy"),
+        [
+            ("NVML_ERROR_DRIVER_NOT_LOADED", "no-driver", "load the NVIDIA driver"),
+            ("NVML_ERROR_LIBRARY_NOT_FOUND", "error", "libnvidia-ml.so.1"),
+            ("NVML_ERROR_LIB_RM_VERSION_MISMATCH", "error", "reboot"),
+            ("NVML_ERROR_UNKNOWN", "error", "in a container"),
+            ("no-pynvml", "error", "install nvidia-ml-py"),
+            ("NVML_ERROR_TIMEOUT", "error", "nvidia-smi"),
+        ],
+    )
+    def test_errors_of_nvml(self, ask: Ask, code: str, state: str, remedy: str) -> None:
+        """Each code keeps NVML's text and gets a remedy of its own."""
+        answer = ask({"error": {"code": code, "text": "Its words"}})
+
+        assert answer.state == state
+        assert answer.reason == f"NVML: Its words ({code})"
+        assert remedy in answer.remedy
+
+    def test_library_without_kernel_driver_is_no_driver(self, tmp_path: Path) -> None:
+        """A container image that ships the library, on a host without a driver."""
+        (tmp_path / "usr/lib64").mkdir(parents=True)
+        (tmp_path / "usr/lib64/libnvidia-ml.so.1").touch()
+        words = json.dumps({"error": {"code": "NVML_ERROR_LIBRARY_NOT_FOUND", "text": "t"}})
+        argv = [sys.executable, "-I", "-c", f"print({words!r})"]
+
+        assert gpus.usable_gpus(ENVIRONMENT, 20, argv=argv, root=tmp_path).state == "no-driver"
+
+    def test_a_child_that_cannot_start(self, machine: Path) -> None:
+        """A program that is not there is an error that names it."""
+        answer = gpus.usable_gpus(ENVIRONMENT, 20, argv=["/does/not/exist"], root=machine)
+
+        assert answer.state == "error"
+        assert "/does/not/exist" in answer.reason
+
+    def test_our_own_child_says_that_there_is_no_library(self) -> None:
+        """The real child, isolated, finds nvidia-ml-py and reports NVML's own code."""
+        if gpus.driver_seen(os.environ):
+            pytest.skip("this machine has a driver")
+        with pytest.raises(nvml.NoAnswerError) as caught:
+            nvml.machine(os.environ, 20)
+
+        assert (caught.value.state, "NVML_ERROR_LIBRARY_NOT_FOUND" in caught.value.reason) == (
+            "no-library",
+            True,
+        )
+
+
+class TestNamed:
+    """With CUDA_VISIBLE_DEVICES: those that it names."""
+
+    @pytest.mark.parametrize("value", ["", "-1", "NoDevFiles", "void", " "])
+    def test_hidden_on_purpose(self, ask: Ask, value: str) -> None:
+        """No GPU, by the user's or the batch system's wish: no driver call, no error."""
+        answer = ask("raise SystemExit('must not be started')", {visible.VARIABLE: value})
+
+        assert answer.state == "none"
+        assert answer.busy == ()
+        assert repr(value) in answer.reason
+
+    def test_named_by_number_and_by_uuid(self, ask: Ask) -> None:
+        """Order is the variable's; numbers count in PCI order."""
+        three = document(gpu(0), gpu(1), gpu(2))
+
+        assert [g.index for g in ask(three, {visible.VARIABLE: "2,0"}).gpus] == [2, 0]
+        assert [g.index for g in ask(three, {visible.VARIABLE: "GPU-bbbb,GPU-aaaa0"}).gpus] == [2, 0]
+
+    def test_named_and_in_use_is_used_and_told(self, ask: Ask) -> None:
+        """Whoever set the variable has chosen; that others use it is a warning for each such GPU."""
+        three = document(gpu(0, processes=1), gpu(1), gpu(2, memory_used_mib=5000))
+        answer = ask(three, {visible.VARIABLE: "0,1,2"})
+
+        assert len(answer.gpus) == 3
+        assert len(answer.warnings) == 2
+        assert UUIDS[0] in answer.warnings[0]
+        assert "1 compute process(es)" in answer.warnings[0]
+        assert UUIDS[2] in answer.warnings[1]
+        assert "5000 MiB" in answer.warnings[1]
+
+    def test_named_and_mig_is_not_used(self, ask: Ask) -> None:
+        """A GPU that cannot be used is not used, although it is named."""
+        answer = ask(document(gpu(0, mig=True), gpu(1)), {visible.VARIABLE: "0,1"})
+
+        assert [g.index for g in answer.gpus] == [1]
+        assert "MIG mode is on" in answer.busy[0].reason
+
+    def test_a_value_that_names_nothing_is_an_error(self, ask: Ask) -> None:
+        """GPUs that were named and are not there are no reason to use none in silence."""
+        answer = ask(document(gpu(0), gpu(1)), {visible.VARIABLE: "7"})
+
+        assert answer.state == "error"
+        assert "'7' names no GPU here, so CUDA shows none; there are 2 GPU(s), 0: " in answer.reason
+
+
+def listed(*names: str) -> list[Listed]:
+    """GPUs of those models."""
+    return [Listed(index=i, uuid=UUIDS[i], name=name) for i, name in enumerate(names)]
+
+
+ALIKE = listed("H200", "H200", "H200")
+
+
+class TestVisible:
+    """The driver's own rules for the variable."""
+
+    @pytest.mark.parametrize(
+        ("value", "indices"),
+        [
+            ("0", (0,)),
+            ("2,1", (2, 1)),
+            (" 1 , 0", (1, 0)),
+            ("1gpu,2", (1, 2)),
+            ("+1", (1,)),
+            (UUIDS[1], (1,)),
+            ("GPU-b", (2,)),
+        ],
+    )
+    def test_allows(self, value: str, indices: tuple[int, ...]) -> None:
+        """Numbers as strtoul reads them, UUIDs and their beginnings."""
+        found = visible.resolve(value, ALIKE, {})
+
+        assert (found.indices, found.refused) == (indices, "")
+
+    @pytest.mark.parametrize(
+        ("value", "indices", "culprit"),
+        [
+            ("0,7,1", (0,), "'7'"),
+            ("1,-1,2", (1,), "'-1'"),
+            ("0,GPU-b", (0,), "'GPU-b'"),
+            ("GPU-b,0", (2,), "'0'"),
+        ],
+    )
+    def test_stops_at_the_first_invalid(self, value: str, indices: tuple[int, ...], culprit: str) -> None:
+        """What follows is invisible, and the entry that did it is named."""
+        found = visible.resolve(value, ALIKE, {})
+
+        assert found.indices == indices
+        assert culprit in found.warnings[0]
+        assert "CUDA ignores what follows" in found.warnings[0]
+
+    @pytest.mark.parametrize(
+        ("value", "reason"),
+        [
+            ("abc", "'abc' names no GPU here"),
+            ("3", "'3' names no GPU here"),
+            ("GPU-a", "'GPU-a' names no GPU here"),  # two GPUs begin so
+            ("0,0", "names 0 twice"),
+            ("GPU-b,GPU-bb", "names GPU-bb twice"),
+            ("MIG-1234", "MIG instances are not supported"),
+            ("0,MIG-GPU-aaaa/1/0", "MIG instances are not supported"),
+            (",0", "'' names no GPU here"),
+        ],
+    )
+    def test_rejects(self, value: str, reason: str) -> None:
+        """What names nothing, or one thing twice, is refused with the reason."""
+        found = visible.resolve(value, ALIKE, {})
+
+        assert found.indices == ()
+        assert reason in found.refused
+
+    def test_says_how_numbers_were_counted(self) -> None:
+        """A note among alike GPUs, a warning among others, nothing where it makes no difference."""
+        mixed = listed("H200", "A40")
+        fixed = {visible.ORDER_VARIABLE: "PCI_BUS_ID"}
+
+        assert "PCI bus order" in visible.resolve("1", ALIKE, {}).notes[0]
+        assert "0: H200, 1: A40" in visible.resolve("1", mixed, {}).warnings[0]
+        for value, environment in [("1", fixed), (UUIDS[1], {})]:
+            found = visible.resolve(value, mixed, environment)
+            assert (found.notes, found.warnings) == ((), ())
+
+    @given(st.text(alphabet="0123-+,GPUabMI x"))
+    def test_never_invents(self, value: str) -> None:
+        """Whatever the text: distinct GPUs that exist, or a refusal, never both and never neither."""
+        found = visible.resolve(value, ALIKE, {})
+
+        assert len(set(found.indices)) == len(found.indices)
+        assert set(found.indices) <= {0, 1, 2}
+        assert bool(found.indices) != bool(found.refused)
+
+
+@pytest.fixture
+def undying(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """SIGKILL to a group does nothing, as to a process in the kernel's D state."""
+    killed: list[int] = []
+    real = os.killpg
+    monkeypatch.setattr(os, "killpg", lambda pid, number: killed.append(pid))
+    yield
+    for pid in killed:
+        real(pid, signal.SIGKILL)
+
+
+class TestChild:
+    """A child that may be killed."""
+
+    def ask(self, source: str, timeout_s: float = 20, limit_bytes: int = 1 << 20) -> child.ChildAnswer:
+        """Run a line of Python."""
+        argv = [sys.executable, "-I", "-c", source]
+        return child.ask(argv, environment=ENVIRONMENT, timeout_s=timeout_s, limit_bytes=limit_bytes)
+
+    def test_takes_both_streams_whole(self) -> None:
+        """More than a pipe holds, on both streams at once."""
+        answer = self.ask("import sys; sys.stderr.write('e' * 200000); sys.stdout.write('o' * 200000)")
+
+        assert (answer.state, answer.returncode) == ("exited", 0)
+        assert (len(answer.stdout), len(answer.stderr)) == (200000, 200000)
+
+    def test_does_not_wait_for_a_grandchild_that_holds_the_pipe(self) -> None:
+        """The child's own end is the end; what it left running is killed."""
+        source = (
+            "import subprocess, sys\n"
+            "held = subprocess.Popen([sys.executable, '-I', '-c', 'import time; time.sleep(600)'])\n"
+            "print(held.pid)"
+        )
+        started = time.perf_counter()
+        answer = self.ask(source)
+
+        assert time.perf_counter() - started < 5
+        assert answer.state == "exited"
+        assert gone(int(answer.stdout))
+
+    def test_is_not_waited_for_if_it_does_not_die(self, undying: None) -> None:
+        """The answer comes soon after the deadline all the same, with the pid that is left."""
+        started = time.perf_counter()
+        answer = self.ask("import time; time.sleep(600)", timeout_s=0.3)
+
+        assert time.perf_counter() - started < 3
+        assert answer.state == "hung"
+        assert answer.left_behind is not None
+
+    def test_takes_no_signal_meant_for_us(self) -> None:
+        """It lives in a session of its own, so the terminal's Ctrl-C does not reach it."""
+        answer = self.ask("import os; print(os.getsid(0) == os.getpid())")
+
+        assert answer.stdout == b"True\n"
+
+    def test_is_ended_when_we_are_interrupted(self, tmp_path: Path) -> None:
+        """Ctrl-C while waiting ends the child too."""
+        source = (
+            "import os, sys\n"
+            "from cpinfra.hardware import child\n"
+            'write = \'open(os.environ["PID"], "w").write(str(os.getpid()))\'\n'
+            "inner = f'import os, time; {write}; time.sleep(600)'\n"
+            "argv = [sys.executable, '-I', '-c', inner]\n"
+            "child.ask(argv, environment=os.environ, timeout_s=600)\n"
+        )
+        package = str(Path(child.__file__).parents[2])
+        environment = {**os.environ, "PID": str(tmp_path / "pid"), "PYTHONPATH": package}
+        process = subprocess.Popen([sys.executable, "-c", source], env=environment, stderr=subprocess.PIPE)
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+
+        _, stderr = process.communicate(timeout=20)
+
+        assert b"KeyboardInterrupt" in stderr
+        assert gone(int((tmp_path / "pid").read_text()))
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, or does so within a second."""
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state in "ZX":
+            return True
+        time.sleep(0.01)
+    return False

@@ -1,0 +1,192 @@
+"""Who may import what, read from the source: the prover and the zip must run where nothing is installed.
+
+import-linter holds the layers within the package (pyproject.toml); it sees neither the standard library
+nor which relative imports stay true in the zip. These tests do.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cpinfra
+
+SOURCE = Path(cpinfra.__file__).parent
+STDLIB = sys.stdlib_module_names
+
+# Modules of worker/ that the supervisor, which has no torch, imports too; pyproject.toml permits the same.
+SHARED = (
+    "channel",
+    "checks",
+    "injection",
+    "ledger",
+    "node_local",
+    "processes",
+    "registry",
+    "signals",
+    "spec",
+    "trials",
+)
+STDLIB_ONLY = [
+    "cpinfra.outcome",
+    "cpinfra.mesh",
+    "cpinfra.text",
+    "cpinfra.files",
+    *(f"cpinfra.worker.{name}" for name in SHARED),
+]
+
+
+def source_of(module: str) -> Path:
+    """The file of a module or package of ours, by its dotted name."""
+    path = SOURCE.parent.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def modules_below(package: str) -> list[str]:
+    """Dotted names of all modules of a package of ours, itself first."""
+    paths = sorted(source_of(package).parent.rglob("*.py"))
+    names = [".".join(path.relative_to(SOURCE.parent).with_suffix("").parts) for path in paths]
+    return [name.removesuffix(".__init__") for name in names]
+
+
+def is_type_checking(node: ast.If) -> bool:
+    """Whether it is `if TYPE_CHECKING:`, whose body never runs."""
+    return ast.unparse(node.test).split(".")[-1] == "TYPE_CHECKING"
+
+
+def running_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """This node and all below it, but for those that only a type checker reads."""
+    yield node
+    below = node.orelse if isinstance(node, ast.If) and is_type_checking(node) else ast.iter_child_nodes(node)
+    for child in below:
+        yield from running_nodes(child)
+
+
+def imports_of(text: str, module: str, *, is_package: bool = False) -> Iterator[tuple[str, bool]]:
+    """Each imported module, wherever it stands: (absolute dotted name, whether it was written relatively)."""
+    parts = module.split(".")
+    package = parts if is_package else parts[:-1]
+    for node in running_nodes(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, False) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module or "", False
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] + (node.module.split(".") if node.module else [])
+            yield from ((imported_from(base, alias.name, bare=not node.module), True) for alias in node.names)
+
+
+def imported_from(base: list[str], name: str, *, bare: bool) -> str:
+    """`from .x import y` is x, unless y is a module of it; `from . import y` is y."""
+    inner = ".".join([*base, name])
+    return inner if bare or source_of(inner).is_file() else ".".join(base)
+
+
+def imports_in(module: str) -> list[tuple[str, bool]]:
+    """What a module of ours imports."""
+    path = source_of(module)
+    return list(imports_of(path.read_text(), module, is_package=path.name == "__init__.py"))
+
+
+def allowed(imported: str, names: list[str]) -> bool:
+    """Whether it is one of these modules or below one."""
+    return any(imported == name or imported.startswith(f"{name}.") for name in names)
+
+
+def allowed_of_ours(imported: str, names: list[str]) -> bool:
+    """Whether it is exactly one of these modules, or below one that is written with a final dot."""
+    return imported in names or any(imported.startswith(name) for name in names if name.endswith("."))
+
+
+def strangers(module: str, *, third_party: list[str], ours: list[str]) -> list[str]:
+    """Imports that are neither standard library, nor in these lists, nor relative where they must be."""
+    found = []
+    for imported, relative in imports_in(module):
+        if relative and not allowed_of_ours(imported, ours):
+            found.append(f"{module} imports {imported}, allowed of ours: {', '.join(ours)}")
+        elif not relative and imported.split(".")[0] not in STDLIB and not allowed(imported, third_party):
+            found.append(f"{module} imports {imported}, allowed: standard library {' '.join(third_party)}")
+    return found
+
+
+def test_standard_library_modules_import_nothing_else() -> None:
+    """outcome, mesh and what worker shares with the supervisor run on a bare Python, each on its own."""
+    shared = [name for name in STDLIB_ONLY if name.startswith("cpinfra.worker.")]
+    found: list[str] = []
+    for module in STDLIB_ONLY:
+        found += strangers(module, third_party=[], ours=shared if module in shared else [])
+
+    assert found == []
+
+
+def test_proof_imports_the_standard_library_and_what_the_zip_holds() -> None:
+    """The prover runs from the zip too: relative imports, of outcome and the shared modules of worker."""
+    modules = modules_below("cpinfra.proof")
+    ours = ["cpinfra.proof.", "cpinfra.outcome", *(f"cpinfra.worker.{name}" for name in SHARED)]
+    found = [line for module in modules for line in strangers(module, third_party=[], ours=ours)]
+
+    assert "cpinfra.proof.delivery" in modules
+    assert len(modules) >= 5
+    assert found == []
+
+
+def test_worker_imports_torch_the_standard_library_and_itself() -> None:
+    """Whatever the target interpreter has besides torch, the worker does not ask for it."""
+    modules = [name for name in modules_below("cpinfra.worker") if name != "cpinfra.worker.zip_main"]
+    found = []
+    for module in modules:
+        found += strangers(module, third_party=["torch"], ours=["cpinfra.worker."])
+
+    assert len(modules) >= 12
+    assert found == []
+
+
+def test_start_of_the_zip_imports_what_python_2_has() -> None:
+    """Its first imports exist in every Python; its others only name the zip's own package."""
+    imported = {name.split(".")[0] for name, _ in imports_in("cpinfra.worker.zip_main")}
+
+    assert imported == {"_cpinfra_worker", "json", "os", "struct", "sys"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import os.path, numpy", [("os.path", False), ("numpy", False)]),
+        ("from torch.distributed import nn", [("torch.distributed", False)]),
+        ("from ..outcome import Outcome", [("cpinfra.outcome", True)]),
+        ("from . import a, b", [("cpinfra.proof.a", True), ("cpinfra.proof.b", True)]),
+        ("from .x.y import z", [("cpinfra.proof.x.y", True)]),
+        ("from ..worker import channel", [("cpinfra.worker.channel", True)]),
+        ("def late():\n    import click", [("click", False)]),
+        ("try:\n    import click\nexcept ImportError:\n    import rich", [("click", False), ("rich", False)]),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch", [("typing", False)]),
+        ("import typing as t\nif t.TYPE_CHECKING:\n    import torch\nelse:\n    import click",
+         [("typing", False), ("click", False)]),
+    ],
+)  # fmt: skip
+def test_reader_of_imports_finds_them(text: str, expected: list[tuple[str, bool]]) -> None:
+    """The rules are worth what this reader sees: in functions, in branches, relative ones, none for types."""
+    assert list(imports_of(text, "cpinfra.proof.module")) == expected
+
+
+def test_reader_counts_levels_from_a_package() -> None:
+    """In an `__init__.py` one dot is the package itself."""
+    assert list(imports_of("from . import a", "cpinfra.proof", is_package=True)) == [
+        ("cpinfra.proof.a", True)
+    ]
+
+
+def test_absolute_imports_of_cpinfra_are_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would be somebody else's module, or none, once the package is called `_cpinfra_worker`."""
+    monkeypatch.setattr(Path, "read_text", lambda self: "import cpinfra.outcome\nfrom ..cli import main")
+
+    found = strangers("cpinfra.proof.delivery", third_party=[], ours=["cpinfra.outcome"])
+
+    assert [line.split(",")[0] for line in found] == [
+        "cpinfra.proof.delivery imports cpinfra.outcome",
+        "cpinfra.proof.delivery imports cpinfra.cli",
+    ]

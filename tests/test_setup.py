@@ -1,0 +1,130 @@
+"""The set-up behind `make demo` and `make test`: what it says when this machine cannot do it.
+
+That it works where it can is what every run of the gate shows.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+SETUP = PROJECT / "tools" / "setup.sh"
+DEMO = PROJECT / "tools" / "demo.sh"
+TOOLS = ("sh", "dirname", "cat", "sed", "env")
+
+
+@pytest.fixture
+def bare_path(tmp_path: Path) -> Path:
+    """A folder, with a space in its name, to be all of PATH: the tools of the scripts and no Python."""
+    folder = tmp_path / "bare bin"
+    folder.mkdir()
+    for name in TOOLS:
+        found = shutil.which(name)
+        assert found is not None
+        (folder / name).symlink_to(found)
+    return folder
+
+
+def pretend(folder: Path, name: str, *, version: str = "", without: str = "nothing at all") -> Path:
+    """A `python` that says it has this version, and cannot run code that names `without`."""
+    says = f"echo {version}; exit 0" if version else f'exec "{sys.executable}" "$@"'
+    path = folder / name
+    path.write_text(f'#!/bin/sh\ncase "$2" in *"{without}"*) exit 1 ;; esac\n{says}\n')
+    path.chmod(0o755)
+    return path
+
+
+def run(script: Path, *arguments: str, path: Path, python: object = "") -> subprocess.CompletedProcess[str]:
+    """Run a script as on a machine that has this PATH, and no HOME."""
+    environment = {"PATH": str(path), "PYTHON": str(python)}
+    command = [str(path / "sh"), str(script), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_finds_the_first_usable_interpreter(bare_path: Path) -> None:
+    """3.11 before 3.12 before the default; one that does not start at all is passed over."""
+    (bare_path / "python3.11").write_text("#!/bin/sh\necho 'no such version is set' >&2\nexit 127\n")
+    (bare_path / "python3.11").chmod(0o755)
+    wanted = pretend(bare_path, "python3.12")
+    pretend(bare_path, "python3")
+
+    ended = run(SETUP, "find", path=bare_path)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"{wanted}\n", "")
+
+
+def test_names_each_interpreter_and_what_it_lacks(bare_path: Path) -> None:
+    """On a Debian without python3-venv, beside a Python that is too old: one line, with the remedy."""
+    pretend(bare_path, "python3.10", version="3.9")
+    pretend(bare_path, "python3", without="ensurepip")
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+    ended = run(SETUP, "find", path=bare_path)
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert len(ended.stderr.splitlines()) == 1
+    assert "python3.10 is 3.9" in ended.stderr
+    assert f"python3 cannot make virtual environments (apt-get install python{own}-venv)" in ended.stderr
+
+
+def test_says_so_where_there_is_no_python(bare_path: Path) -> None:
+    """And names both ways on."""
+    ended = run(SETUP, "find", path=bare_path)
+
+    assert ended.returncode == 1
+    assert "got: none on PATH" in ended.stderr
+    assert "apt-get install python3-venv" in ended.stderr
+    assert "PYTHON=/path" in ended.stderr
+
+
+def test_an_interpreter_that_was_asked_for_is_never_replaced(bare_path: Path) -> None:
+    """`make test PYTHON=...` tests that one, or says why not."""
+    pretend(bare_path, "python3")
+    old = pretend(bare_path, "old python", version="3.8")
+
+    ended = run(SETUP, "dev", path=bare_path, python=old)
+
+    assert ended.returncode == 1
+    assert f"got: {old} is 3.8" in ended.stderr
+
+
+def test_rejects_an_unknown_kind(bare_path: Path) -> None:
+    """What is valid is named."""
+    ended = run(SETUP, "all", path=bare_path)
+
+    assert ended.returncode == 1
+    assert ended.stderr == "setup: expected dev, user or find, got all\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "without", "said"),
+    [
+        ("absent", "", "no such program"),
+        ("old", "version_info", "older than Python 3.10, or broken"),
+        ("no torch", "find_spec", "has no torch"),
+    ],
+)
+def test_demo_refuses_an_interpreter_before_it_installs(
+    bare_path: Path, name: str, without: str, said: str
+) -> None:
+    """`make demo PYTHON=...` looks at the interpreter first."""
+    path = pretend(bare_path, name, without=without) if without else bare_path / name
+
+    ended = run(DEMO, path=bare_path, python=path)
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == (
+        f"demo: PYTHON={path}: {said}; name an interpreter that has torch, or leave PYTHON out\n"
+    )
+
+
+@pytest.mark.parametrize("script", [SETUP, DEMO, PROJECT / ".ci" / "run"])
+def test_scripts_can_be_executed(script: Path) -> None:
+    """They are called by name, also from a fresh clone."""
+    assert os.access(script, os.X_OK)
