@@ -32,6 +32,7 @@ lint:
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	@[ -x $(BIN)/lint-imports ] || { echo 'lint: import-linter needs a .venv of Python 3.11 or newer' >&2; exit 1; }
 	$(BIN)/lint-imports
 
 format:

@@ -2,9 +2,8 @@
 
     python benchmarks/time_to_verdict.py [--quick] [--only ROW]...
 
-Run it with the interpreter that has both cpinfra and torch. The two sides take turns, so that whatever
-else the machine does meets both; a figure is a median. It ends with a Markdown table, and with status 1
-if a target was missed.
+Run it with the interpreter that has cpinfra and torch. The sides take turns, so that whatever else the
+machine does meets both; a figure is a median. It ends with a Markdown table, and status 1 if one is missed.
 """
 
 from __future__ import annotations
@@ -362,7 +361,7 @@ def kib(pid: int, file: str, key: str) -> int:
 
 def rows(only: Sequence[str], rounds: int) -> Iterator[Row]:
     """The rows asked for, each as soon as it is measured."""
-    groups: dict[str, Callable[[], Iterator[Row]]] = {
+    groups = {
         "4": lambda: ratio_rows(4, rounds),
         "16": lambda: ratio_rows(16, rounds),
         "64": lambda: many_rows(rounds),

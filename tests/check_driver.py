@@ -147,7 +147,7 @@ def _live(job: Job, rank: int, folder: Path) -> dict[str, Any]:
     door = Door(place, book, book.pen(rank))
     door.join()
     watched = [Watched(fault=faults.data_fault(job.twin))] if job.twin else []
-    door.plant(Control((), rank, lambda _: None), watched)
+    door.plant(Control((), rank, lambda _: None), watched, lambda _: None)
     started = time.process_time()
     answers = [_answer(job, rank, door, name) for name in job.checks]
     return {

@@ -2,7 +2,7 @@
 
 Run as a program, or installed into `cpinfra.build` by a test in this process. Values: `pass`, `two-fail`
 (two checks contradicted, two culprits of a hang), `garbled` (control characters, undecodable bytes, NaN),
-`no-torch`, `interrupted`, `bug`, `lost` (a check without a result).
+`no-torch`, `interrupted`, `bug`, `lost` (a check without a result), `unwritable` (no report can be written).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from cpinfra.proof.attribution import Culprit
 from cpinfra.proof.attribution import Hang
 from cpinfra.proof.catalogue import CheckInfo
 from cpinfra.proof.run_folder import RunFolder
+from cpinfra.proof.supervisor import Progress
 from cpinfra.proof.supervisor import Proof
 from cpinfra.proof.supervisor import ProofRequest
 
@@ -70,13 +71,12 @@ HANG = Hang(
 class FakeSupervisor:
     """Stands in for the engine's supervisor: the same two steps, without a process."""
 
-    def __init__(
-        self, request: ProofRequest, folder: RunFolder, progress: Callable[[dict[str, Any]], None]
-    ) -> None:
+    def __init__(self, request: ProofRequest, folder: RunFolder, progress: Progress) -> None:
         self.request = request
         self._folder = folder
         self._progress = progress
         self._mode = os.environ.get("FAKE_ENGINE", "pass")
+        self.proof = Proof()
 
     def __enter__(self) -> FakeSupervisor:
         loaded = [name for name in HEAVY if name in sys.modules]
@@ -96,9 +96,11 @@ class FakeSupervisor:
         """What the mode says."""
         if self._mode == "bug":
             raise RuntimeError("two\nlines")
+        if self._mode == "unwritable":
+            (self._folder.path / "report.json").mkdir()
         if self._mode == "no-torch":
             return Proof(findings=[finding("torch-missing")])
-        proof = Proof(software=dict(SOFTWARE))
+        proof = self.proof = Proof(software=dict(SOFTWARE))
         self._emit("software", seconds=1.5, **SOFTWARE)
         if self._mode == "interrupted":
             proof.interrupted = "SIGTERM"

@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from cpinfra.worker.processes import COOKIE_VARIABLE
 
 MARK = "CPINFRA_TEST_MARK"
 GONE_WITHIN_S = 10.0
+_SIGNALS_AT_WORK = ("/usr/bin/env", "--default-signal=INT,TERM,HUP")
+"""A shell that runs pytest in the background has it ignore SIGINT, which children inherit."""
 
 
 def wait_until(condition: Callable[[], Any], what: str, within_s: float = 30.0) -> Any:
@@ -40,7 +43,7 @@ class Run:
         environment = {**os.environ, MARK: self.mark, **options.pop("env", {})}
         command = [sys.executable, "-m", "cpinfra", "prove", "--device", "cpu", "--run-dir", str(folder)]
         self.process = subprocess.Popen(
-            [*options.pop("prefix", ()), *command, *arguments],
+            [*options.pop("prefix", _SIGNALS_AT_WORK), *command, *arguments],
             env=environment,
             start_new_session=True,
             stdin=subprocess.DEVNULL,
@@ -99,8 +102,7 @@ class Run:
         """No process with the mark, and no node-local folder of these cookies."""
         wait_until(lambda: not self.members(), f"the end of {self.members()}", GONE_WITHIN_S)
         for cookie in cookies or ():
-            folders = [parent / node_local.name(cookie) for parent in node_local.candidates()]
-            wait_until(lambda f=folders: not any(p.exists() for p in f), f"removal of {folders}", GONE_WITHIN_S)
+            wait_until(partial(_has_no_folder, cookie), f"removal of {cookie}'s folder", GONE_WITHIN_S)
 
     def kill(self) -> None:
         """End whatever of this run still lives."""
@@ -113,6 +115,10 @@ class Run:
         for stream in (self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
+
+
+def _has_no_folder(cookie: str) -> bool:
+    return not any((parent / node_local.name(cookie)).exists() for parent in node_local.candidates())
 
 
 def _pids() -> list[int]:

@@ -5,13 +5,14 @@ from collections.abc import Callable
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cpinfra.worker.faults import DATA_TWINS
 from cpinfra.worker.faults import DataFault
 from cpinfra.worker.faults import Delivery
 from cpinfra.worker.faults import data_fault
+from cpinfra.worker.injection import DATA_TWINS
 from cpinfra.worker.oracle import DTYPES
 from cpinfra.worker.oracle import Pattern
 from cpinfra.worker.oracle import bits
@@ -94,9 +95,7 @@ class _NotYetKnownError(Exception):
 
 def chunks(count: int, *, dtype: str = "int64", size: int = 8, repetition: int = 1) -> list[Tensor]:
     """As many different chunks."""
-    made = Pattern(
-        dtype=DTYPES[dtype], sources=count, chunks=1, shape=(size,), repetition=repetition, salt=5
-    )
+    made = Pattern(dtype=DTYPES[dtype], sources=count, chunks=1, shape=(size,), repetition=repetition, salt=5)
     return [made.chunk(source) for source in range(count)]
 
 
@@ -137,7 +136,7 @@ def test_there_are_the_eight_data_twins_and_each_is_made_by_its_name() -> None:
 
 def test_rejects_a_twin_that_does_not_exist() -> None:
     """And says which do."""
-    with pytest.raises(ValueError, match="no data twin 'bit-flop'; valid: .*bit-flip"):
+    with pytest.raises(ValueError, match=r"no data twin 'bit-flop'; valid: .*bit-flip"):
         data_fault("bit-flop")
 
 
@@ -308,6 +307,7 @@ def test_a_slot_that_a_twin_cannot_change_is_reported_unchanged(name: str) -> No
     size=st.integers(2, 12),
     dtype=st.sampled_from(sorted(DTYPES)),
 )
+@settings(deadline=None)
 def test_what_a_fault_says_is_what_it_did(name: str, world: int, size: int, dtype: str) -> None:
     """`apply` is true exactly on the ranks whose slots differ from what was delivered."""
     made, untouched = gathered(world, dtype=dtype, size=size), gathered(world, dtype=dtype, size=size)

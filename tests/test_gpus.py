@@ -362,6 +362,8 @@ class TestVisible:
             ("+1", (1,)),
             (UUIDS[1], (1,)),
             ("GPU-b", (2,)),
+            ("GPU-b\n", (2,)),
+            ("0x1", (0,)),
         ],
     )
     def test_allows(self, value: str, indices: tuple[int, ...]) -> None:
@@ -398,6 +400,9 @@ class TestVisible:
             ("MIG-1234", "MIG instances are not supported"),
             ("0,MIG-GPU-aaaa/1/0", "MIG instances are not supported"),
             (",0", "'' names no GPU here"),
+            ("GPU-", "'GPU-' names no GPU here"),
+            (" GPU-b", "' GPU-b' names no GPU here"),
+            ("gpu-b", "'gpu-b' names no GPU here"),
         ],
     )
     def test_rejects(self, value: str, reason: str) -> None:

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import engine
 import pytest
 
+import engine
 from cpinfra.outcome import Severity
 from cpinfra.proof import deadlines
 
@@ -64,7 +64,9 @@ def test_a_file_that_the_kernel_will_not_run(tmp_path: Path) -> None:
     assert "Exec format error" in got
 
 
-def test_a_program_that_writes_without_end_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_writes_without_end_fills_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Output of what never says hello is cut at a MiB, and its silence is bounded."""
     monkeypatch.setattr(deadlines, "HELLO_S", 1.0)
 
@@ -77,7 +79,9 @@ def test_a_program_that_writes_without_end_fills_no_disk(tmp_path: Path, monkeyp
 
 def test_a_program_that_writes_on_our_pipe(tmp_path: Path) -> None:
     """Bytes that are no frame are not taken for a worker."""
-    noise = "import os, sys, time\nos.write(int(sys.argv[4]), b'hello world, this is noise')\ntime.sleep(60)\n"
+    noise = (
+        "import os, sys, time\nos.write(int(sys.argv[4]), b'hello world, this is noise')\ntime.sleep(60)\n"
+    )
     python = program(tmp_path / "noise", f"#!{sys.executable}\n{noise}")
 
     name, got, _ = finding_of(tmp_path, python)
@@ -111,7 +115,9 @@ def test_a_python_without_torch(tmp_path: Path) -> None:
 
 def test_a_torch_that_raises_at_import(tmp_path: Path) -> None:
     """The exception is quoted."""
-    python = interpreter(tmp_path / "raises", "raise OSError('libcudart.so.12: cannot open shared object file')")
+    python = interpreter(
+        tmp_path / "raises", "raise OSError('libcudart.so.12: cannot open shared object file')"
+    )
 
     name, got, _ = finding_of(tmp_path, python)
 
@@ -154,7 +160,8 @@ def test_a_torch_that_spins_at_import(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_slow_import_that_reads_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cold file cache is no hang: reading counts as progress."""
     monkeypatch.setattr(deadlines, "IMPORT_IDLE_S", 0.8)
-    slow = "import time\nfor _ in range(8):\n    open('/etc/passwd').read()\n    time.sleep(0.3)\nraise OSError('end')\n"
+    slow = "import time\nfor _ in range(8):\n    open('/etc/passwd').read()\n    time.sleep(0.3)\n"
+    slow += "raise OSError('end')\n"
 
     name, got, _ = finding_of(tmp_path, interpreter(tmp_path / "slow", slow))
 

@@ -15,11 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import processes
 import pytest
 
+import processes
 from cpinfra.worker import node_local
-
 
 
 @pytest.fixture
@@ -260,4 +259,3 @@ def test_random_kills_leave_nothing(start: Any, seed: int) -> None:
     assert code in (0, 1, 3, 130, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
     assert "Traceback" not in err or code < 0
     run.assert_nothing_left(cookies)
-

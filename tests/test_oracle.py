@@ -40,8 +40,14 @@ def pattern(
     dtype: str, *, sources: int = 4, chunks: int = 2, count: int = 64, repetition: int = 3, salt: int = 9
 ) -> Pattern:
     """A pattern of flat chunks."""
-    shape = {"shape": (count,), "sources": sources, "chunks": chunks}
-    return Pattern(dtype=DTYPES[dtype], repetition=repetition, salt=salt, **shape)
+    return Pattern(
+        dtype=DTYPES[dtype],
+        sources=sources,
+        chunks=chunks,
+        shape=(count,),
+        repetition=repetition,
+        salt=salt,
+    )
 
 
 def contributions(
@@ -54,8 +60,14 @@ def contributions(
     reduction: str = "sum",
 ) -> Contributions:
     """Contributions of flat shape."""
-    ends = {"repetition": repetition, "salt": salt, "reduction": reduction}
-    return Contributions(dtype=DTYPES[dtype], sources=sources, shape=(count,), **ends)
+    return Contributions(
+        dtype=DTYPES[dtype],
+        sources=sources,
+        shape=(count,),
+        reduction=reduction,
+        repetition=repetition,
+        salt=salt,
+    )
 
 
 def whole_numbers(tensor: Tensor) -> list[int]:
@@ -77,6 +89,7 @@ def whole_numbers(tensor: Tensor) -> list[int]:
     repetition=repetitions,
     data=st.data(),
 )
+@settings(deadline=None)
 def test_an_element_tells_where_it_comes_from(
     dtype: str, sources: int, chunks: int, count: int, repetition: int, data: st.DataObject
 ) -> None:
@@ -98,6 +111,7 @@ def test_an_element_tells_where_it_comes_from(
     first=repetitions,
     second=repetitions,
 )
+@settings(deadline=None)
 def test_no_two_elements_of_an_injective_dtype_are_alike(
     dtype: str, sources: int, count: int, first: int, second: int
 ) -> None:
@@ -122,6 +136,7 @@ def test_no_two_elements_of_an_injective_dtype_are_alike(
     repetition=repetitions,
     salt=salts,
 )
+@settings(deadline=None)
 def test_elements_are_positive_exact_and_never_the_sentinel(
     dtype: str, sources: int, count: int, repetition: int, salt: int
 ) -> None:
@@ -142,6 +157,7 @@ def test_elements_are_positive_exact_and_never_the_sentinel(
     pair=st.lists(repetitions, min_size=2, max_size=2, unique=True),
     salt=salts,
 )
+@settings(deadline=None)
 def test_another_repetition_is_wrong_at_every_element(
     dtype: str, count: int, pair: list[int], salt: int
 ) -> None:
@@ -152,7 +168,7 @@ def test_another_repetition_is_wrong_at_every_element(
 
 
 @given(dtype=st.sampled_from(["bfloat16", "float16", "float32", "int32"]), salt=salts, repetition=repetitions)
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_a_hash_tells_chunks_and_places_apart(dtype: str, salt: int, repetition: int) -> None:
     """Of 64 elements nearly all differ from any other chunk's, and from their neighbours."""
     count = 64 if dtype in {"bfloat16", "float16"} else 2**17
@@ -166,12 +182,15 @@ def test_a_hash_tells_chunks_and_places_apart(dtype: str, salt: int, repetition:
 
 
 @given(dtype=st.sampled_from(["int64", "int32"]), index=st.integers(0, 63), bit=st.integers(0, 62))
+@settings(deadline=None)
 def test_one_flipped_bit_never_makes_another_element(dtype: str, index: int, bit: int) -> None:
     """Elements are multiples of three: a flipped bit is told from a chunk that went astray."""
     made = pattern(dtype)
     value = int(made.chunk(1)[index])
 
-    assert made.describe(value ^ (1 << bit % (8 * ITEMSIZE[dtype] - 1))).endswith("(no element of this trial)")
+    assert made.describe(value ^ (1 << bit % (8 * ITEMSIZE[dtype] - 1))).endswith(
+        "(no element of this trial)"
+    )
 
 
 @pytest.mark.parametrize("dtype", sorted(MODULUS, key=str))
@@ -230,9 +249,7 @@ def test_sums_are_exact_in_any_order_and_right(dtype: str, world: int, count: in
     assert expected == [sum(column) for column in zip(*parts, strict=True)]
     assert all(0 <= value for part in parts for value in part)
     # One contribution counted twice stays exact too, so that it cannot vanish in a rounding.
-    assert all(
-        sum(column) + max(column) <= EXACT[DTYPES[dtype]] for column in zip(*parts, strict=True)
-    )
+    assert all(sum(column) + max(column) <= EXACT[DTYPES[dtype]] for column in zip(*parts, strict=True))
 
 
 @given(
@@ -306,7 +323,9 @@ def test_what_goes_to_all_is_what_goes_to_each(dtype: str, world: int) -> None:
     given_to_all = made.to_all(world - 1)
 
     assert given_to_all.shape == (world, 64)
-    assert all(same(given_to_all[chunk], made.of_rank(world - 1, chunk)) for chunk in (0, world // 2, world - 1))
+    assert all(
+        same(given_to_all[chunk], made.of_rank(world - 1, chunk)) for chunk in (0, world // 2, world - 1)
+    )
 
 
 # ------------------------------------------------------------------------------------------ comparing
@@ -343,7 +362,9 @@ def test_a_blank_buffer_holds_the_sentinel_everywhere(dtype: str) -> None:
     buffer = blank((2, 3), DTYPES[dtype], CPU)
 
     assert buffer.shape == (2, 3)
-    assert bool((buffer.isnan() if buffer.is_floating_point() else buffer == torch.iinfo(buffer.dtype).min).all())
+    assert bool(
+        (buffer.isnan() if buffer.is_floating_point() else buffer == torch.iinfo(buffer.dtype).min).all()
+    )
 
 
 # ------------------------------------------------------------------- what arrived instead, in words
@@ -397,7 +418,8 @@ def test_the_first_wrong_element_is_decoded() -> None:
     text = explain(slots(made, got), made.describe)
 
     assert (
-        "element 17: expected rank 2, chunk 0, index 17, repetition 3; got rank 1, chunk 0, index 17, repetition 3"
+        "element 17: expected rank 2, chunk 0, index 17, repetition 3; "
+        "got rank 1, chunk 0, index 17, repetition 3"
     ) in text
     assert "slot 2 holds the chunk of rank 1 there (47 of 64 elements wrong" in text
 
@@ -433,6 +455,7 @@ def test_right_data_in_the_wrong_place_is_recognised(dtype: str, spoil: str) -> 
     bit=st.integers(0, 63),
     slot=st.integers(0, 3),
 )
+@settings(deadline=None)
 def test_any_single_flipped_bit_is_caught_and_named(dtype: str, index: int, bit: int, slot: int) -> None:
     """Whichever bit, element and dtype: the slot, the index, and that it is one bit."""
     made = pattern(dtype, chunks=1)
@@ -562,6 +585,7 @@ def test_a_miscounted_contribution_is_named(dtype: str) -> None:
     columns=st.integers(1, 40),
     grid=st.tuples(st.integers(1, 6), st.integers(1, 6)),
 )
+@settings(deadline=None)
 def test_tiles_are_cut_as_torch_cuts_them(rows: int, columns: int, grid: tuple[int, int]) -> None:
     """Shards of ceil(n / k), the last ones shorter or empty: the layout agrees with torch.chunk."""
     matrix = torch.arange(rows * columns).view(rows, columns)

@@ -161,11 +161,21 @@ class TestScope:
     )
     def test_follows_from_mesh_and_gpus(self, facts: RunFacts, expected: Scope | None) -> None:
         """World 8, dp 2 on as many GPUs is full; two ranks on one GPU are oversubscribed; no square, none."""
-        assert outcome.scope(facts) is expected
+        passed = [result("a.one", of=facts.id)]
+
+        assert outcome.scope(facts, passed, required=["a.one"]) is expected
+
+    @pytest.mark.parametrize("said", [Outcome.FAIL, Outcome.UNKNOWN, Outcome.SKIP])
+    def test_gpus_reach_no_further_than_what_passed(self, said: Outcome) -> None:
+        """Eight GPUs on which a required check did not pass have no scope."""
+        checks = [result("a.one"), result("a.two", said)]
+
+        assert outcome.scope(run(mesh=(2, 2, 2), gpus=8), checks, required=["a.one", "a.two"]) is None
+        assert outcome.scope(run(mesh=(2, 2, 2), gpus=8), checks, required=["a.one"]) is Scope.FULL
 
     def test_nothing_reaches_nowhere(self) -> None:
         """Without a run there is no scope."""
-        assert outcome.scope(None) is None
+        assert outcome.scope(None, [], required=[]) is None
 
 
 class TestResult:

@@ -189,18 +189,8 @@ class TestFrom:
 
     def test_hang_with_two_culprits(self) -> None:
         """Each culprit keeps its own facts; an empty one was not recorded."""
-        culprits = [
-            {
-                "rank": n,
-                "kind": f"k{n}",
-                "operation": f"o{n}",
-                "group": "",
-                "site": f"s{n}",
-                "expected": "e",
-                "got": "g",
-            }
-            for n in (1, 2)
-        ]
+        words = ("kind", "operation", "site", "expected", "got")
+        culprits = [{**{word: f"{word}{n}" for word in words}, "rank": n, "group": ""} for n in (1, 2)]
         made = report.hang_from(
             {
                 "check": None,

@@ -62,9 +62,7 @@ class TestSelect:
 
     def test_rejects_a_tier_without_a_check_of_its_own(self) -> None:
         """The tiers that have one are named."""
-        with pytest.raises(
-            UsageProblem, match="--tier full: this tier has no check yet; valid are smoke, patterns$"
-        ):
+        with pytest.raises(UsageProblem, match=r"--tier full: .* no check yet; valid are smoke, patterns$"):
             selection.select(ALL, tier="full")
 
     def test_only_makes_the_named_ones_required(self) -> None:

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["ProveRequest", "Reporter", "UsageProblem", "prove"]
 
 
+_WORTH_KEEPING = ("software", "check", "hang")
+"""Events after which the report on disk is renewed: what is known survives the death of anybody."""
+
+
 class Reporter(Protocol):
     """Who tells the user, while it happens. Its methods never raise."""
 
@@ -54,7 +58,7 @@ def prove(request: ProveRequest, reporter: Reporter) -> ProveAnswer:
     folder = _folder(settled.numbers.run_dir)
     try:
         if settled.device.obstacle is not None:
-            return _nothing_run(settled, folder)
+            return _conclude(settled, folder, None)
         reporter.announce(f"target interpreter: {settled.target.python} ({settled.target.why})")
         reporter.announce(f"ranks: {settled.mesh.world_size} ({settled.mesh}); run folder: {folder.path}")
         return _run(settled, folder, reporter)
@@ -69,24 +73,25 @@ def _folder(run_dir: Path | None) -> RunFolder:
         raise UsageProblem([f"{error}; give a folder that can be written with --run-dir"]) from error
 
 
-def _nothing_run(settled: Settled, folder: RunFolder) -> ProveAnswer:
-    from .conclude import conclude
+def _conclude(settled: Settled, folder: RunFolder, proof: Proof | None, *, final: bool = True) -> ProveAnswer:
+    from .conclude import conclude  # imports pydantic, which takes longer than the zygote may be kept waiting
 
-    return conclude(settled, folder, None)
+    return conclude(settled, folder, proof, final=final)
 
 
 def _run(settled: Settled, folder: RunFolder, reporter: Reporter) -> ProveAnswer:
+    def take(event: dict[str, Any]) -> None:
+        reporter.event(event)
+        if event["event"] in _WORTH_KEEPING:
+            _conclude(settled, folder, supervisor.proof, final=False)
+
     try:
-        with Supervisor(_proof_request(settled), folder, reporter.event) as supervisor:
+        with Supervisor(_proof_request(settled), folder, take) as supervisor:
             reporter.engine_started()
-            from .conclude import conclude
-
             # Written before the engine is torn down: what goes wrong then cannot take the report along.
-            return conclude(settled, folder, supervisor.run())
+            return _conclude(settled, folder, supervisor.run())
     except Exception as error:  # noqa: BLE001 - an error of ours leaves a report too, and is no verdict on hardware
-        from .conclude import conclude
-
-        return conclude(settled, folder, Proof(findings=[_bug(error)]))
+        return _conclude(settled, folder, Proof(findings=[_bug(error)]))
 
 
 def _proof_request(settled: Settled) -> ProofRequest:

@@ -18,7 +18,6 @@ from .outcome import CheckResult
 from .outcome import ExitCode
 from .outcome import Finding
 from .outcome import Outcome
-from .outcome import RunFacts
 from .outcome import Scope
 from .outcome import Severity
 from .outcome import Verdict
@@ -34,6 +33,14 @@ _NOT_ASKED = "not asked by prove"
 _NOT_RUN = "no run was made"
 _NOT_TOLD = "the target interpreter did not get so far as to say"
 _BUG_REMEDY = "this is an error of cpinfra, not of your machine: please report it with the run folder"
+_UNFINISHED = Finding(
+    id="run-unfinished",
+    severity=Severity.BLOCKING,
+    what="the run was still going on when this report was written",
+    got="a report of what was known by then",
+    expected="a run that came to its end",
+    remedy="if cpinfra runs no more it was killed: run it again",
+)
 _LOGS = {
     "events.jsonl": "what happened, in order",
     "stages.jsonl": "the stages that were begun",
@@ -63,9 +70,16 @@ class _Judged:
     scope: Scope | None
 
 
-def conclude(settled: Settled, folder: RunFolder, proof: Proof | None) -> ProveAnswer:
-    """Judge and write the report; `proof` is None where nothing could be run."""
-    judged = _judge(settled, proof)
+def conclude(settled: Settled, folder: RunFolder, proof: Proof | None, *, final: bool = True) -> ProveAnswer:
+    """Judge and write the report.
+
+    Args:
+        settled: what was asked.
+        folder: where the report goes.
+        proof: what has been learnt; None where nothing could be run.
+        final: whether nothing more will be learnt; before, what has no result yet is unknown.
+    """
+    judged = _judge(settled, proof, () if final else [_UNFINISHED])
     answer = _stored(settled, folder, proof, judged)
     if proof is None or not proof.interrupted:
         return answer
@@ -81,7 +95,7 @@ def conclude(settled: Settled, folder: RunFolder, proof: Proof | None) -> ProveA
 def _judge(settled: Settled, proof: Proof | None, more: Sequence[Finding] = ()) -> _Judged:
     hardware = list(placement.findings(settled.device))
     findings = [*_planted(settled.faults), *(proof.findings if proof is not None else ()), *more]
-    checks = results(settled, proof)
+    checks = results(settled, proof, more)
     return _Judged(
         checks=checks,
         findings=findings,
@@ -93,14 +107,10 @@ def _judge(settled: Settled, proof: Proof | None, more: Sequence[Finding] = ()) 
             hung=proof is not None and proof.hang is not None and proof.hang.kind != "slow",
             findings=[*hardware, *findings],
         ),
-        scope=_scope(settled.facts, checks) if proof is not None else None,
+        scope=outcome.scope(
+            settled.facts if proof is not None else None, checks, required=settled.selection.required
+        ),
     )
-
-
-def _scope(facts: RunFacts, checks: Sequence[CheckResult]) -> Scope | None:
-    """How far the run reaches: GPUs on which nothing passed reach nowhere."""
-    passed = any(check.outcome is Outcome.PASS for check in checks)
-    return outcome.scope(facts) if passed or facts.device == "cpu" else None
 
 
 def _planted(faults: Sequence[str]) -> list[Finding]:
@@ -117,11 +127,11 @@ def _planted(faults: Sequence[str]) -> list[Finding]:
     return [finding]
 
 
-def results(settled: Settled, proof: Proof | None) -> list[CheckResult]:
+def results(settled: Settled, proof: Proof | None, more: Sequence[Finding] = ()) -> list[CheckResult]:
     """One result for every check of the tier, in the catalogue's order."""
     run = settled.facts.id if proof is not None else ""
     given = dict(proof.results) if proof is not None else {}
-    reason, remedy = _why_unknown(settled.device, proof)
+    reason, remedy = _why_unknown(settled.device, [*(proof.findings if proof is not None else ()), *more])
     for check in settled.selection.run:
         given.setdefault(check.id, _bare(check, run, Outcome.UNKNOWN, reason, remedy))
     for omitted in settled.selection.omitted:
@@ -134,12 +144,12 @@ def _bare(check: CheckInfo, run: str, said: Outcome, reason: str, remedy: str) -
     return CheckResult(id=check.id, tier=check.tier, run=run, outcome=said, reason=reason, remedy=remedy)
 
 
-def _why_unknown(device: Device, proof: Proof | None) -> tuple[str, str]:
-    if proof is None and device.obstacle is not None:
+def _why_unknown(device: Device, findings: Sequence[Finding]) -> tuple[str, str]:
+    """(reason, remedy) of a check without a result."""
+    if device.obstacle is not None:
         return f"not run: {device.obstacle.what}: {device.obstacle.got}", device.obstacle.remedy
-    last = proof.findings[-1] if proof is not None and proof.findings else None
-    if last is not None:
-        return f"not run: {last.what}", last.remedy
+    if findings:
+        return f"not run: {findings[-1].what}", findings[-1].remedy
     return "the engine gave no result for it", _BUG_REMEDY
 
 

@@ -139,24 +139,35 @@ def verdict(
         findings: blocking ones keep the report from being proven.
     """
     results = list(checks)
-    deciding = {run.id for run in runs if run.role is not Role.RERUN}
-    if hung or any(c.outcome is Outcome.FAIL and c.run in deciding for c in results):
+    reruns = {run.id for run in runs if run.role is Role.RERUN}
+    if hung or any(c.outcome is Outcome.FAIL and c.run not in reruns for c in results):
         return Verdict.FAILED
     main = next((run for run in runs if run.role is Role.MAIN), None)
-    passed = {c.id for c in results if main and c.run == main.id and c.outcome is Outcome.PASS}
     blocked = any(f.severity is Severity.BLOCKING for f in findings)
-    if main is None or blocked or not required or not set(required) <= passed:
+    if main is None or blocked or not required or not set(required) <= passed(main, results):
         return Verdict.NOT_PROVEN
     return Verdict.REHEARSED if main.device == "cpu" else Verdict.PROVEN
 
 
-def scope(run: RunFacts | None) -> Scope | None:
-    """How far the main run reaches; None when GPUs ran without a square mesh, or nothing ran."""
+def passed(run: RunFacts, checks: Iterable[CheckResult]) -> set[str]:
+    """Ids of the checks that have passed in a run, and have no other result in it."""
+    outcomes: dict[str, set[Outcome]] = {}
+    for check in checks:
+        if check.run == run.id:
+            outcomes.setdefault(check.id, set()).add(check.outcome)
+    return {name for name, found in outcomes.items() if found == {Outcome.PASS}}
+
+
+def scope(run: RunFacts | None, checks: Iterable[CheckResult], *, required: Collection[str]) -> Scope | None:
+    """How far a run reaches: the lesser of what its devices allow and what has passed on them.
+
+    None when nothing ran, or when GPUs ran without a square mesh or without passing every required check.
+    """
     if run is None:
         return None
     if run.device == "cpu":
         return Scope.REHEARSAL
-    if not run.square:
+    if not run.square or not set(required) <= passed(run, checks):
         return None
     if run.distinct_gpus < run.world_size:
         return Scope.OVERSUBSCRIBED

@@ -1,7 +1,8 @@
 """What CUDA_VISIBLE_DEVICES means, as GPUs: the rules of the CUDA driver, applied to a list of GPUs.
 
 Pure. CUDA reads the list from the left and stops at the first entry that it cannot use; nothing after it is
-visible. An entry named twice makes all of them invisible.
+visible. An entry named twice makes all of them invisible. The first entry decides whether the list is of
+numbers or of UUIDs. All of it was compared with cuInit and cuDeviceGetCount of driver 580.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ def resolve(value: str, gpus: Sequence[Listed], environment: Mapping[str, str]) 
     entries = value.split(",")
     if any(entry.strip().startswith("MIG-") for entry in entries):
         return Visible(refused=f"{VARIABLE}={value!r}: MIG instances are not supported; name whole GPUs")
-    by_uuid = entries[0].strip().startswith("GPU-")
+    by_uuid = entries[0].startswith("GPU-")
     indices: list[int] = []
     for entry in entries:
-        index = _by_uuid(entry.strip(), gpus) if by_uuid else _by_number(entry, gpus)
+        index = _by_uuid(entry, gpus) if by_uuid else _by_number(entry, gpus)
         if index is None:
             return _stopped(value, entry, indices, gpus, by_uuid=by_uuid, environment=environment)
         if index in indices:
@@ -71,8 +72,11 @@ def resolve(value: str, gpus: Sequence[Listed], environment: Mapping[str, str]) 
 
 
 def _by_uuid(entry: str, gpus: Sequence[Listed]) -> int | None:
-    """The one GPU whose UUID begins so."""
-    matches = [gpu.index for gpu in gpus if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
+    """The one GPU whose UUID begins so; CUDA ignores blanks after it, and takes none before it."""
+    beginning = entry.rstrip()
+    if not beginning.startswith("GPU-") or beginning == "GPU-":
+        return None
+    matches = [gpu.index for gpu in gpus if gpu.uuid.startswith(beginning)]
     return matches[0] if len(matches) == 1 else None
 
 
@@ -93,7 +97,7 @@ def _stopped(
     environment: Mapping[str, str],
 ) -> Visible:
     there = f"there are {len(gpus)} GPU(s), " + ", ".join(f"{gpu.index}: {gpu.uuid}" for gpu in gpus)
-    what = f"{VARIABLE}={value!r}: {entry.strip()!r} names no GPU here"
+    what = f"{VARIABLE}={value!r}: {entry!r} names no GPU here"
     if not indices:
         return Visible(refused=f"{what}, so CUDA shows none; {there}")
     warning = f"{what}, and CUDA ignores what follows it; {there}"

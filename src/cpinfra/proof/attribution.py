@@ -23,7 +23,7 @@ REMEDIES = {
     "killer (dmesg, memory.events of the cgroup)",
     "process-stopped": "continue it (kill -CONT PID), or find who stopped it: a debugger, a scheduler",
     "never-entered": "see its stack for where it is instead; every rank must make the same calls in order",
-    "stuck-inside-backend": "no rank is out of step: suspect the transport; rerun NCCL under NCCL_DEBUG=INFO",
+    "stuck-inside-backend": "suspect the transport; rerun NCCL under NCCL_DEBUG=INFO",
     "never-joined": "see the rank's stack and log for what it does before it joins",
     "stuck-in-init": "ranks cannot reach each other: look at GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, and "
     "whether a sandbox blocks sockets or shared memory",
@@ -105,33 +105,45 @@ def attribute(evidence: Evidence) -> Hang | None:
     died = {rank: gone.text for rank, gone in evidence.generation.exits.items() if not gone.expected}
     if died:
         return _hang(evidence, "process-died", {rank: f"ended by {text}" for rank, text in died.items()})
-    if not evidence.stuck:
+    stuck = [rank for rank in evidence.stuck if rank not in evidence.generation.exits]
+    if not stuck:
         return None
-    stopped = [rank for rank in evidence.stuck if evidence.states.get(rank) in ("T", "t")]
+    stopped = [rank for rank in stuck if evidence.states.get(rank) in ("T", "t")]
     if stopped:
         return _hang(evidence, "process-stopped", dict.fromkeys(stopped, "is stopped (state T)"))
-    kind, culprits = _out_of_step(evidence.views)
+    kind, culprits = _out_of_step(evidence, stuck)
     return _hang(evidence, kind, {rank: _whereabouts(evidence, rank) for rank in culprits})
 
 
-def _out_of_step(views: Mapping[int, RankView]) -> tuple[str, list[int]]:
-    """The kind of a hang in which all live, and the ranks that are behind the others; [] if none is."""
+def _out_of_step(evidence: Evidence, stuck: Collection[int]) -> tuple[str, list[int]]:
+    """The kind of a hang in which none died, and the ranks that are behind the others; [] if none is."""
+    views = {rank: view for rank, view in evidence.views.items() if rank not in evidence.generation.exits}
     earliest = min(view.stage for view in views.values())
     latest = max(view.stage for view in views.values())
+    behind = [rank for rank, view in views.items() if view.stage == earliest]
+    if earliest < Stage.JOINING:
+        return "never-joined", behind
     if earliest < Stage.RUNNING:
-        behind = [rank for rank, view in views.items() if view.stage == earliest]
-        early = earliest < Stage.JOINING
-        return ("never-joined", behind) if early else ("stuck-in-init", behind if latest > earliest else [])
+        return "stuck-in-init", behind if latest > earliest else []
     if earliest >= Stage.REPORTED:
-        return "stuck-in-teardown", [rank for rank, view in views.items() if view.stage == Stage.LEAVING]
-    return _in_operations(views)
+        return "stuck-in-teardown", behind
+    return _in_operations(evidence, views, stuck)
 
 
-def _in_operations(views: Mapping[int, RankView]) -> tuple[str, list[int]]:
+def _in_operations(
+    evidence: Evidence, views: Mapping[int, RankView], stuck: Collection[int]
+) -> tuple[str, list[int]]:
+    """Behind is who has not entered what others have, else who is still inside of what others have left."""
+    outside = [rank for rank, view in views.items() if view.open_call is None and not _raised(evidence, rank)]
     entered = {rank: _calls_entered(view) for rank, view in views.items()}
-    most = max(entered.values())
-    behind = [rank for rank, calls in entered.items() if calls < most and views[rank].open_call is None]
-    return ("never-entered", behind) if behind else ("stuck-inside-backend", [])
+    behind = [rank for rank, calls in entered.items() if calls < max(entered.values())]
+    absent = [rank for rank in behind if rank in outside]
+    if absent:
+        return "never-entered", absent
+    inside = [rank for rank in behind if views[rank].open_call is not None]
+    idle = [rank for rank in stuck if rank in outside and views[rank].stage is Stage.RUNNING]
+    # Nobody is awaited by an idle rank: it stands in its own code, after the last call that all have made.
+    return ("never-entered", idle) if idle and not inside else ("stuck-inside-backend", inside)
 
 
 def _calls_entered(view: RankView) -> int:
@@ -170,10 +182,14 @@ def _of(evidence: Evidence, ranks: Collection[int]) -> list[RankView]:
 def _waits(evidence: Evidence, rank: int) -> bool:
     """Whether a rank is in an operation, or lost its peers in one: either way it was waiting for them."""
     view = evidence.views[rank]
-    raised = any(
-        rank in by_rank and by_rank[rank]["broken"] for by_rank in evidence.generation.answers.values()
-    )
-    return view.open_call is not None or raised or view.stage in (Stage.JOINING, Stage.AGREEING)
+    inside = view.open_call is not None or view.stage in (Stage.JOINING, Stage.AGREEING)
+    return inside or _raised(evidence, rank)
+
+
+def _raised(evidence: Evidence, rank: int) -> bool:
+    """Whether a rank came out of a check by an exception."""
+    by_check = evidence.generation.answers.values()
+    return any(rank in by_rank and by_rank[rank]["broken"] for by_rank in by_check)
 
 
 def _awaited_call(views: Mapping[int, RankView], waiting: Collection[int]) -> Record | None:

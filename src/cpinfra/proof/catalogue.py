@@ -29,7 +29,7 @@ TIERS = ("smoke", "patterns", "full")
 
 
 class CatalogueError(RuntimeError):
-    """A check's declaration cannot be read: a bug in a check file."""
+    """A check's declaration cannot be read, or there is none: a bug in a check file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,12 +49,16 @@ class CheckInfo:
 @cache
 def catalogue() -> tuple[CheckInfo, ...]:
     """All checks, in the order in which they run: by tier, then those that need least."""
-    found = [info for name, source in _sources() for info in _declared(name, source)]
-    ids = [info.id for info in found]
-    twice = sorted({name for name in ids if ids.count(name) > 1})
-    if twice or not found:
-        raise CatalogueError(f"{len(found)} checks found; declared twice: {twice}")
-    return tuple(sorted(found, key=lambda info: (TIERS.index(info.tier), bool(info.needs), info.file)))
+    found: dict[str, tuple[str, CheckInfo]] = {}
+    for name, source in _sources():
+        for where, info in _declared(name, source):
+            if info.id in found:
+                raise CatalogueError(f"{where}: {info.id} is declared already, in {found[info.id][0]}")
+            found[info.id] = where, info
+    if not found:
+        raise CatalogueError("worker/checks/: expected at least one function with @check, got none")
+    infos = (info for _, info in found.values())
+    return tuple(sorted(infos, key=lambda info: (TIERS.index(info.tier), bool(info.needs), info.file)))
 
 
 def _sources() -> Iterator[tuple[str, str]]:
@@ -66,25 +70,30 @@ def _sources() -> Iterator[tuple[str, str]]:
         yield module.name, source
 
 
-def _declared(name: str, source: str) -> Iterator[CheckInfo]:
+def _declared(name: str, source: str) -> Iterator[tuple[str, CheckInfo]]:
+    """(file:line, check) of each declaration in one file."""
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef):
             for decorator in node.decorator_list:
                 if isinstance(decorator, ast.Call) and _called(decorator) == "check":
-                    yield _info(name, decorator)
+                    where = f"worker/checks/{name}.py:{decorator.lineno}"
+                    yield where, _info(where, name, decorator)
 
 
 def _called(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
 
 
-def _info(name: str, decorator: ast.Call) -> CheckInfo:
-    fields = {word.arg: word.value for word in decorator.keywords if word.arg not in (None, "trials")}
+def _info(where: str, name: str, decorator: ast.Call) -> CheckInfo:
+    named = [(word.arg or "**", word.value) for word in decorator.keywords]
+    given = [*(("id", value) for value in decorator.args), *named]
     try:
-        literals = {key: ast.literal_eval(value) for key, value in fields.items()}
-        return CheckInfo(id=ast.literal_eval(decorator.args[0]), file=name, **literals)
-    except (ValueError, TypeError, IndexError) as error:
-        line = f"worker/checks/{name}.py:{decorator.lineno}"
+        literals = {key: ast.literal_eval(value) for key, value in given if key != "trials"}
+        info = CheckInfo(file=name, **literals)
+    except (ValueError, TypeError) as error:
         raise CatalogueError(
-            f"{line}: all arguments of @check but `trials` must be literals: {error}"
+            f"{where}: all arguments of @check but `trials` must be literals: {error}"
         ) from error
+    if info.tier not in TIERS:
+        raise CatalogueError(f"{where}: got tier {info.tier!r}, expected one of {', '.join(TIERS)}")
+    return info

@@ -39,8 +39,14 @@ class Budgets:
     """Of a group's first operation, which connects its ranks."""
     leave_s: float
 
-    def of(self, stage: Stage, *, first: bool) -> float | None:
-        """The budget of a rank in this stage; None where it waits for others by design."""
+    def of(self, stage: Stage, *, first: bool, released: bool) -> float | None:
+        """The budget of a rank in this stage; None where it waits for others by design.
+
+        Args:
+            stage: where the rank is.
+            first: whether it is in a group's first operation.
+            released: whether all have reported and were told to leave; the last of them may not do so.
+        """
         running = self.first_operation_s if first else self.operation_s
         return {
             Stage.FORKED: self.device_s,
@@ -48,8 +54,10 @@ class Budgets:
             Stage.JOINING: self.join_s,
             Stage.AGREEING: self.join_s,
             Stage.RUNNING: running,
+            Stage.REPORTED: self.leave_s if released else None,
             Stage.LEAVING: self.leave_s,
-        }.get(stage)
+            Stage.LEFT: self.leave_s,
+        }[stage]
 
     @property
     def patience_s(self) -> float:

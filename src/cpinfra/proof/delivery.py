@@ -86,7 +86,7 @@ def _own_bytes() -> bytes:
 
 
 def _own_archive() -> Path | None:
-    """The zip that this very module was loaded from, if it was: on a SLURM node, in the skill's scripts."""
+    """The zip that this very module was loaded from, if it was: on a node that has nothing else of ours."""
     archive = getattr(__spec__.loader, "archive", None)
     return Path(archive) if isinstance(archive, str) else None
 

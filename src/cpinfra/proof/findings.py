@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ from ..outcome import Finding
 from ..outcome import Severity
 from . import stacks
 
-_TRY = '"{python}" -c "import torch, torch.distributed as d; print(torch.__version__, d.is_available())"'
+_TRY = '{python} -c "import torch, torch.distributed as d; print(torch.__version__, d.is_available())"'
 
 _NAME_ANOTHER = (
     "give the interpreter of the environment in which your model runs: --python /path/to/bin/python"
@@ -24,7 +25,7 @@ def _blocking(name: str, python: str, *, what: str, got: str, expected: str, rem
         got=got,
         expected=expected,
         remedy=remedy,
-        command=_TRY.format(python=python),
+        command=_TRY.format(python=shlex.quote(python)),
     )
 
 
@@ -158,6 +159,18 @@ def worker_bug(python: str, text: str) -> Finding:
         got=_quoted(text),
         expected="no error of ours",
         remedy="this is an error of cpinfra, not of your machine: please report it with the run folder",
+    )
+
+
+def not_fired(faults: list[str]) -> Finding:
+    """A planted fault found nothing to act on."""
+    return Finding(
+        id="fault-not-fired",
+        severity=Severity.BLOCKING,
+        what="a planted fault never acted, so nothing is known of whether it would be caught",
+        got=", ".join(faults),
+        expected="that it changes what the chosen checks do or receive",
+        remedy="plant it where it can act: choose other checks with --only, or another fault",
     )
 
 

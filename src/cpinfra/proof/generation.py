@@ -10,6 +10,7 @@ from typing import Any
 from ..worker.channel import Message
 from ..worker.ledger import Ledger
 from ..worker.ledger import RankView
+from ..worker.signals import RANK_BUG_EXIT
 from ..worker.spec import GenerationSpec
 
 Answer = dict[str, Any]
@@ -105,7 +106,15 @@ class Generation:
             self._note_exit(message, now)
 
     def _note_exit(self, message: Message, now: float) -> None:
-        expected = self.released and message["code"] == 0
+        ours = message["code"] == RANK_BUG_EXIT
+        if ours and not self.judged:
+            told = {
+                "type": "an error of ours",
+                "text": "its traceback is in the rank's log",
+                "in_door": False,
+            }
+            self.troubles.setdefault(message["rank"], {**message, **told})
+        expected = ours or (self.released and message["code"] == 0)
         text = message["signal"] or f"exit code {message['code']}"
         self.exits[message["rank"]] = Exit(text=text, at=now, expected=expected)
 

@@ -48,13 +48,17 @@ class Interrupts:
             for number in _SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._note)
+            if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+                # A caller that ignores its children's ends would have us lose how the zygote ended.
+                self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            # None: a handler that was not set from Python, which Python cannot put back.
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         os.close(self.fd)
         os.close(self._write_fd)
 

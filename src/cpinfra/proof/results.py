@@ -22,13 +22,15 @@ BUG_REMEDY = (
 )
 RAISED_REMEDY = "see the traceback in the rank's log in the run folder"
 
+_SHARED = ("absent", "dtypes", "shapes", "forms", "repetitions")
+"""Evidence that must be the same on all ranks."""
 _SUMMED = ("comparisons", "elements", "bytes_moved")
 
 
 def result_of(check: CheckInfo, run: str, generation: Generation, hang: Hang | None) -> CheckResult:
     """Judge one check by what every rank of the world answered, and by what ended the generation."""
     answers = generation.answers.get(check.id, {})
-    outcome, reason, remedy = _judged(check, answers, generation.world, hang)
+    outcome, reason, remedy = _judged(check, generation, hang)
     return CheckResult(
         id=check.id,
         tier=check.tier,
@@ -53,65 +55,88 @@ def troubled(check: CheckInfo, run: str, troubles: Mapping[int, Message]) -> Che
     """The result of a check before which ranks raised: while they joined, say, or compared plans."""
     in_door = {rank: trouble for rank, trouble in troubles.items() if trouble["in_door"]}
     told = in_door or troubles
-    texts = {rank: {"reason": f"{trouble['type']}: {trouble['text']}"} for rank, trouble in told.items()}
     return CheckResult(
         id=check.id,
         tier=check.tier,
         run=run,
         outcome=Outcome.FAIL if in_door else Outcome.UNKNOWN,
-        reason=_reasons(texts),
+        reason=_grouped(_trouble_texts(told).items()),
         remedy=RAISED_REMEDY if in_door else BUG_REMEDY,
         evidence={"errors": [{"rank": rank, **trouble} for rank, trouble in told.items()]},
     )
 
 
-def _judged(
-    check: CheckInfo, answers: Mapping[int, Answer], world: int, hang: Hang | None
-) -> tuple[Outcome, str, str]:
+def _trouble_texts(troubles: Mapping[int, Message]) -> dict[int, str]:
+    return {rank: f"{trouble['type']}: {trouble['text']}" for rank, trouble in troubles.items()}
+
+
+def _judged(check: CheckInfo, generation: Generation, hang: Hang | None) -> tuple[Outcome, str, str]:
     """(outcome, reason, remedy), by precedence: a hang or death, a contradiction, our own bug, a gap."""
     if hang is not None and hang.check == check.id:
         return Outcome.FAIL, hang.sentence(), hang.remedy
+    answers = generation.answers.get(check.id, {})
+    bugs = _bugs(answers, generation.troubles)
     failed = _with(answers, Outcome.FAIL)
+    if bugs:  # who raised in an operation then may have lost a peer to our error; wrong data stays wrong
+        failed = {rank: answer for rank, answer in failed.items() if not answer["broken"]}
     if failed:
-        return Outcome.FAIL, _reasons(failed), next(iter(failed.values()))["remedy"]
-    bugs = {rank: answer for rank, answer in answers.items() if answer["bug"]}
+        return Outcome.FAIL, _reasons(failed), failed[min(failed)]["remedy"]
     if bugs:
-        return Outcome.UNKNOWN, _reasons(bugs), next(iter(bugs.values()))["remedy"]
+        return Outcome.UNKNOWN, _grouped(bugs.items()), BUG_REMEDY
     rerun = RERUN_REMEDY.format(check=check.id)
-    missing = [rank for rank in range(world) if rank not in answers]
+    missing = [rank for rank in range(generation.world) if rank not in answers]
     if missing:
-        return Outcome.UNKNOWN, f"no answer from {ranks_text(missing)} of {world}", rerun
+        return Outcome.UNKNOWN, f"no answer from {ranks_text(missing)} of {generation.world}", rerun
     return _unanimous(answers, rerun)
 
 
 def _unanimous(answers: Mapping[int, Answer], rerun: str) -> tuple[Outcome, str, str]:
     """All ranks answered and none complained: they must have tested the same things."""
-    outcomes = {answer["outcome"] for answer in answers.values()}
-    tested = {_tested(answer) for answer in answers.values()}
-    if len(outcomes) > 1 or len(tested) > 1:
-        return Outcome.UNKNOWN, "ranks tested different things: " + _reasons(answers), rerun
-    outcome = Outcome(outcomes.pop())
+    if len({answer["outcome"] for answer in answers.values()}) > 1:
+        said = {
+            rank: ": ".join(filter(None, (answer["outcome"], answer["reason"])))
+            for rank, answer in answers.items()
+        }
+        return Outcome.UNKNOWN, f"ranks disagree on outcome: {_grouped(said.items())}", rerun
+    for fact in _SHARED:
+        told = {rank: _told(answer["evidence"][fact]) for rank, answer in answers.items()}
+        if len(set(told.values())) > 1:
+            return Outcome.UNKNOWN, f"ranks disagree on {fact}: {_grouped(told.items())}", rerun
+    outcome = Outcome(answers[0]["outcome"])
     if outcome is Outcome.PASS:
         return outcome, "", ""
     return outcome, _reasons(answers), answers[0]["remedy"] or rerun
+
+
+def _bugs(answers: Mapping[int, Answer], troubles: Mapping[int, Message]) -> dict[int, str]:
+    """Errors of our own code, by rank."""
+    ours = {rank: trouble for rank, trouble in troubles.items() if not trouble["in_door"]}
+    return {rank: answer["reason"] for rank, answer in answers.items() if answer["bug"]} | _trouble_texts(
+        ours
+    )
 
 
 def _with(answers: Mapping[int, Answer], outcome: Outcome) -> dict[int, Answer]:
     return {rank: answer for rank, answer in answers.items() if answer["outcome"] == outcome.value}
 
 
-def _tested(answer: Answer) -> str:
-    evidence = answer["evidence"]
-    absent = sorted(evidence["absent"])  # without torch's words for it: they hold ports and addresses
-    return repr([absent, *(evidence[key] for key in ("dtypes", "shapes", "forms", "repetitions"))])
+def _told(fact: Any) -> str:
+    """One piece of evidence as text; of what is absent only the names: torch's words hold ports."""
+    if not isinstance(fact, (list, Mapping)):
+        return str(fact)
+    return ", ".join(map(str, sorted(fact) if isinstance(fact, Mapping) else fact)) or "none"
 
 
 def _reasons(answers: Mapping[int, Answer]) -> str:
-    """Each distinct reason once, with the ranks that gave it."""
-    by_reason: dict[str, list[int]] = defaultdict(list)
-    for rank, answer in sorted(answers.items()):
-        by_reason[answer["reason"]].append(rank)
-    return "; ".join(f"{ranks_text(ranks)}: {reason}" for reason, ranks in by_reason.items())
+    return _grouped((rank, answer["reason"]) for rank, answer in answers.items())
+
+
+def _grouped(told: Iterable[tuple[int, str]]) -> str:
+    """Each distinct text once, with the ranks that gave it."""
+    by_text: dict[str, list[int]] = defaultdict(list)
+    for rank, text in sorted(told):
+        by_text[text].append(rank)
+    return "; ".join(f"{ranks_text(ranks)}: {text}" for text, ranks in by_text.items())
 
 
 def _evidence(answers: Mapping[int, Answer], generation: Generation, hang: Hang | None) -> dict[str, Any]:

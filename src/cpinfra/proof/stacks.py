@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 
 _HEADER = re.compile(r"^(?:Current thread|Thread) .*\(most recent call first\):$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)$', re.MULTILINE)
@@ -28,6 +29,6 @@ def place(text: str, depth: int = 3) -> str:
 
 
 def _frame(found: re.Match[str]) -> str:
-    *_, folder, name = ["", *found["file"].split("/")]
-    where = f"{folder}/{name}" if name == "__init__.py" else name
+    path = PurePath(str(found["file"]))
+    where = f"{path.parent.name}/{path.name}" if path.name == "__init__.py" else path.name
     return f"{where}:{found['line']} in {found['name']}"

@@ -22,6 +22,8 @@ from ..worker import node_local
 from ..worker import processes
 from ..worker.channel import ChannelError
 from ..worker.channel import Message
+from ..worker.injection import DATA_TWINS
+from ..worker.ledger import LedgerError
 from ..worker.spec import GenerationSpec
 from . import delivery
 from . import findings
@@ -98,8 +100,9 @@ class Supervisor:
         self._budgets = budgets(request.world, request.device, request.budget_s)
         self._interrupts = Interrupts()
         self._zygote: Zygote | None = None
+        self._adopted_before = False
         self._fired: set[str] = set()
-        """Control twins that have acted: each does once a run."""
+        """Planted faults that have acted."""
         self._salt = secrets.randbelow(1 << 30)
 
     def __enter__(self) -> Supervisor:
@@ -119,14 +122,14 @@ class Supervisor:
                 left = self._zygote.close(hurry=self._interrupts.hurry)
                 self._emit("end", processes_left=left)
         finally:
-            processes.adopt_orphans(False)
+            processes.adopt_orphans(self._adopted_before)
             self._interrupts.__exit__(kind, error, trace)
 
     def _start(self) -> None:
         """Start the zygote, so that it imports torch while the caller imports what it needs."""
         request = self.request
         node_local.sweep()
-        processes.adopt_orphans()
+        self._adopted_before = processes.adopt_orphans(True)
         cookie = secrets.token_hex(8)
         environment = zygote_environment(os.environ, cookie, gpu_uuids=request.gpu_uuids)
         self._folder.mark("import")
@@ -152,6 +155,9 @@ class Supervisor:
         except ZygoteLost as lost:
             self.proof.findings.append(findings.zygote_died(self.request.python, str(lost), self._output()))
         self._fill_unknown()
+        idle = [fault for fault in self.request.faults if fault not in self._fired]
+        if idle and not self.proof.findings and not self.proof.interrupted:
+            self.proof.findings.append(findings.not_fired(idle))
         if self._folder.troubles:
             self.proof.findings.append(findings.logs_incomplete(self._folder.troubles))
         return self.proof
@@ -178,12 +184,12 @@ class Supervisor:
         number = 0
         for batch in (early, late):
             left = batch
-            if batch is late and not early:
+            if batch is late and late and not early:
                 zygote.order("import", modules=modules)
             while left and not self.proof.findings:
                 number += 1
                 generation = self._fork(zygote, left, number)
-                if batch is early and number == 1:
+                if batch is early and number == 1 and modules:
                     zygote.order("import", modules=modules)
                 left = self._run_generation(zygote, generation, left)
 
@@ -198,7 +204,9 @@ class Supervisor:
             backend=request.backend,
             checks=tuple(check.id for check in checks),
             salt=self._salt + number,
-            faults=tuple(fault for fault in request.faults if fault not in self._fired),
+            faults=tuple(
+                fault for fault in request.faults if fault in DATA_TWINS or fault not in self._fired
+            ),
             logs=str(self._folder.generation_logs(number)),
             patience_s=self._budgets.patience_s,
         )
@@ -236,14 +244,18 @@ class Supervisor:
 
     def _take(self, generation: Generation, message: Message) -> None:
         if message.get("generation") == generation.spec.generation:
-            generation.absorb(message, time.monotonic())
+            try:
+                generation.absorb(message, time.monotonic())
+            except (OSError, LedgerError) as error:
+                raise ZygoteLost(f"the ledger of its ranks cannot be read: {error}") from error
         if message["event"] == "bug":
             self.proof.findings.append(findings.worker_bug(self.request.python, message["traceback"]))
         elif message["event"] == "import-failed":
             self.proof.findings.append(findings.import_failed(self.request.python, message))
-        if message["event"] == "fired":
+        elif message["event"] == "fired" and message["fault"] not in self._fired:
             self._fired.add(message["fault"])
-        if message["event"] in ("forked", "imported", "fired", "exited"):
+            self._emit(**message)
+        if message["event"] in ("forked", "imported", "exited"):
             self._emit(**message)
 
     def _judge_complete(self, generation: Generation, checks: Sequence[CheckInfo]) -> None:

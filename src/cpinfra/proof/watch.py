@@ -101,8 +101,9 @@ class Watch:
         if rank in generation.exits or generation.ledger is None:
             return False
         head = generation.ledger.head(rank)
-        still_s = self._clocks.setdefault(rank, Clock()).look((head.stage, head.written), now)
-        budget_s = self._budgets.of(head.stage, first=head.first)
+        state = (head.stage, head.written, generation.released)
+        still_s = self._clocks.setdefault(rank, Clock()).look(state, now)
+        budget_s = self._budgets.of(head.stage, first=head.first, released=generation.released)
         if budget_s is None:
             return False
         if still_s > STOPPED_S and process_state(generation.pids[rank]) in ("T", "t"):
@@ -139,6 +140,10 @@ class Watch:
 
     def _judge(self, now: float) -> None:
         generation = self._generation
+        self._stuck = {rank for rank in self._stuck if self._is_stuck(rank, now)}
+        if not self._stuck and not generation.broken:
+            self._enter(self._live, now)  # late, but it moved while its stack was asked for
+            return
         living = [rank for rank in range(generation.world) if rank not in generation.exits]
         self.hang = attribute(
             Evidence(

@@ -42,6 +42,7 @@ class Zygote:
         self.output_tail = b""
         self._output_left = OUTPUT_MAX_BYTES
         self._log = log
+        self._wake_fd: int | None = None
         self._reader = Reader()
         self._selector = selectors.DefaultSelector()
         self._events_fd, events_out = os.pipe()
@@ -69,6 +70,7 @@ class Zygote:
 
     def wake_on(self, fd: int) -> None:
         """Return from `hear` also when this descriptor becomes readable."""
+        self._wake_fd = fd
         self._selector.register(fd, selectors.EVENT_READ)
 
     def hear(self, timeout_s: float) -> list[Message]:
@@ -131,6 +133,8 @@ class Zygote:
         Returns:
             pids of ours that would not die (a process in the kernel's D state).
         """
+        if self._wake_fd is not None:
+            self._selector.unregister(self._wake_fd)  # nobody drains it any more
         os.close(self._orders_fd)  # the end of orders is the order to end
         if not self._await_exit(0.3 if hurry else 3.0):
             self.signal(signal.SIGKILL)

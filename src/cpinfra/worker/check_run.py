@@ -82,7 +82,7 @@ class _Evidence:
             "dtypes": _unique(trial.dtype for trial in self.trials),
             "absent": dict(self.absent),
             "shapes": [list(shape) for shape in _unique(trial.shape for trial in self.trials)],
-            "forms": _unique(trial.form for trial in self.trials),
+            "forms": _unique(_form(trial) for trial in self.trials),
             "repetitions": len(self.trials),
             "comparisons": self.comparisons,
             "elements": self.elements,
@@ -232,7 +232,7 @@ class CheckRun:
         evidence = self._evidence
         more = evidence.wrong - len(evidence.mismatches)
         rest = [f"and {more} more"] if more else []
-        head = f"rank {self.rank}: {evidence.wrong} of {evidence.comparisons} comparisons differ"
+        head = f"{evidence.wrong} of {evidence.comparisons} comparisons differ"
         return " | ".join([head, *evidence.mismatches, *rest])
 
 
@@ -255,10 +255,10 @@ def run_check(run: CheckRun, on_trial: Callable[[Trial], None]) -> dict[str, obj
     except Aborted:
         raise
     except DoorError as error:
-        text = f"torch raised in {error.operation} ({error.site}) on rank {run.rank}: {_cause_of(error)}"
+        text = f"{_type_of(error)} in {error.operation} ({error.site}): {_cause_of(error)}"
         return _broken(run.answer(started, "fail", text, _TORCH_RAISED), error, site=error.site, bug=False)
     except Exception as error:  # noqa: BLE001 - the one function from an exception to an outcome
-        text = f"{type(error).__name__} in the code of {run.check.id} on rank {run.rank}: {error}"
+        text = f"{type(error).__name__} in the code of {run.check.id}: {error}"
         return _broken(run.answer(started, "unknown", text, _OUR_BUG), error, site="", bug=True)
     return run.judge(started)
 
@@ -289,8 +289,17 @@ def absence(error: DoorError, trial: Trial) -> str:
     return ""
 
 
+def _type_of(error: DoorError) -> str:
+    return type(error.__cause__ or error).__name__
+
+
 def _cause_of(error: DoorError) -> str:
     return str(error.__cause__ or error)
+
+
+def _form(trial: Trial) -> str:
+    """`tensor`; `tensor max` where something else than a sum is reduced."""
+    return trial.form if trial.reduction in {"", "sum"} else f"{trial.form} {trial.reduction}"
 
 
 def _unique(items: Iterable[Item]) -> list[Item]:

@@ -93,11 +93,15 @@ class Door:
         self._meshes: dict[tuple[tuple[int, ...], tuple[str, ...]], DeviceMesh] = {}
         self._control = Control((), place.rank, lambda _: None)
         self._faults: tuple[faults.DataFault, ...] = ()
+        self._changed: Callable[[str], None] = lambda _: None
 
-    def plant(self, control: Control, data: Sequence[faults.DataFault]) -> None:
-        """Put faults in place."""
+    def plant(
+        self, control: Control, data: Sequence[faults.DataFault], changed: Callable[[str], None]
+    ) -> None:
+        """Put faults in place; `changed` hears the name of each data fault that has changed something."""
         self._control = control
         self._faults = tuple(data)
+        self._changed = changed
 
     def at(self, check: str, repetition: int) -> None:
         """Say which place of the plan the next calls belong to."""
@@ -209,7 +213,8 @@ class Door:
         result = self._run(operation, site, passed, run, group)
         for fault in self._faults:
             delivered = slots(result) if callable(slots) else slots
-            fault.apply(self._delivery(operation, delivered, before, grid, whole))
+            if fault.apply(self._delivery(operation, delivered, before, grid, whole)):
+                self._changed(fault.name)
         return result
 
     def _run(

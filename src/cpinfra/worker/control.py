@@ -21,7 +21,7 @@ class InjectedError(RuntimeError):
 class Control:
     """The control twins of one rank; each fires once."""
 
-    def __init__(self, faults: Iterable[Injection], rank: int, fired: Callable[[Injection], None]) -> None:
+    def __init__(self, faults: Iterable[Injection], rank: int, fired: Callable[[str], None]) -> None:
         self._waiting = [fault for fault in faults if fault.rank == rank]
         self._fired = fired
         self._calls = 0
@@ -36,7 +36,7 @@ class Control:
         if self._calls != FIRES_AT_CALL:
             return
         for fault in self._waiting:
-            self._fired(fault)  # said first: the action may be the last thing that this rank does
+            self._fired(fault.text)  # said first: the action may be the last thing that this rank does
             _ACTIONS[fault.name](fault)
 
 

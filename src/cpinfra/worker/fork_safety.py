@@ -7,9 +7,16 @@ canary asks CUDA's own opinion instead. Standard library, and torch where it is 
 from __future__ import annotations
 
 import os
+import select
+import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import torch
+
+_CANARY_S = 20.0
+"""A child that asks a driver may have to wait for it; one that deadlocks must not be waited for."""
 
 
 def problems() -> list[str]:
@@ -48,15 +55,36 @@ def _canary() -> list[str]:
     question = getattr(torch._C, "_cuda_isInBadFork", None)
     if question is None:
         return []
+    answer = ask_in_child(lambda: b"bad" if question() else b"good")
+    if answer is None:
+        return [f"a forked child died, or gave no answer within {_CANARY_S:.0f} s"]
+    return ["a forked child finds CUDA initialised by its parent"] if answer != b"good" else []
+
+
+def ask_in_child(question: Callable[[], bytes]) -> bytes | None:
+    """What a function returns in a forked child, so that what it does to a process dies with the child.
+
+    Returns:
+        Its answer (at most a pipe's worth), or None if the child died or took too long.
+    """
+    read_fd, write_fd = os.pipe()
     pid = os.fork()
     if pid == 0:
-        try:
-            os._exit(1 if question() else 0)
-        finally:
-            os._exit(2)  # the question raised: a child must never return into its parent's frames
-    _, status = os.waitpid(pid, 0)
-    if status == 0:
-        return []
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 1:
-        return ["a forked child finds CUDA initialised by its parent"]
-    return [f"a forked child could not tell whether CUDA is initialised (wait status {status})"]
+        _answer(write_fd, question)
+    os.close(write_fd)
+    try:
+        ready, _, _ = select.select([read_fd], [], [], _CANARY_S)
+        answer = os.read(read_fd, select.PIPE_BUF) if ready else b""
+    finally:
+        os.close(read_fd)
+        os.kill(pid, signal.SIGKILL)  # it has answered, or it never will
+        os.waitpid(pid, 0)
+    return answer or None
+
+
+def _answer(write_fd: int, question: Callable[[], bytes]) -> NoReturn:
+    """In the child: answer and be gone, without the exit handlers of what the parent imported."""
+    try:
+        os.write(write_fd, question())
+    finally:
+        os._exit(0)

@@ -135,7 +135,7 @@ class Pattern:
     def _numbered(self, numbers: Tensor) -> Tensor:
         """[k, 1] to [k, count]: repetition, then source, chunk and index in mixed radix; never zero."""
         first = numbers * self.count + (self.repetition << _ROOM_BITS[self.dtype])
-        return (first + _indices(self.count)).mul_(_SPACING)
+        return (first + _indices.first(self.count)).mul_(_SPACING)
 
     def _hashed(self, numbers: Tensor) -> Tensor:
         """[k, 1] to [k, count]: 1 to the modulus."""
@@ -262,16 +262,18 @@ class Contributions:
         numbers = torch.tensor([[chunk * self.sources + source] for chunk in chunks])
         values = self._draw(self._keys(numbers))
         if self.window < self.sources:
-            place = (source + self.repetition - self._window_starts()).remainder_(self.sources)
-            values *= place < self.window
+            starts = torch.arange(self.sources)
+            takes_part = (source - starts).remainder_(self.sources) < self.window
+            values *= takes_part[self._window_starts()]
         return values
 
     def _window_starts(self) -> Tensor:
-        """Where the window of each element begins, before the repetition turns it: [count]."""
-        return (_indices(self.count) * self.window).remainder_(self.sources)
+        """The rank at which the window of each element begins, turned by the repetition: [count]."""
+        turn = torch.arange(self.sources).mul_(self.window).add_(self.repetition).remainder_(self.sources)
+        return turn.repeat(self.count // self.sources + 1)[: self.count]
 
     def _reduced(self, chunk: int) -> Tensor:
-        keys = self._keys(_indices(self.sources) + chunk * self.sources)
+        keys = self._keys(_indices.first(self.sources) + chunk * self.sources)
         if self.window < self.sources:
             return self._summed_by_window(keys)
         rows = max(1, _BLOCK_ELEMENTS // max(1, self.count))
@@ -284,10 +286,10 @@ class Contributions:
         return total
 
     def _summed_by_window(self, keys: Tensor) -> Tensor:
-        starts = self._window_starts() - self.repetition
+        starts = self._window_starts()
         total = torch.zeros(self.count, dtype=torch.int64)
         for place in range(self.window):
-            total += self._draw(keys[(starts + place).remainder_(self.sources)])
+            total += self._draw(keys.roll(-place)[starts])
         return total
 
 
@@ -329,29 +331,23 @@ def _seed(*parts: int) -> int:
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
-@lru_cache(maxsize=4)
-def _all_indices(size: int) -> Tensor:
-    return torch.arange(size)
+class _Stock:
+    """The longest tensor that was asked for so far, of which shorter ones are slices."""
 
+    def __init__(self, make: Callable[[int], Tensor]) -> None:
+        self._make = make
+        self._longest: Tensor | None = None  # an import makes no tensor: it happens before the fork
 
-@lru_cache(maxsize=4)
-def _all_noise(size: int) -> Tensor:
-    return _scramble(torch.arange(1, size + 1))
-
-
-def _indices(count: int) -> Tensor:
-    """0, 1, ...: [count]. Shared: never change it in place."""
-    return _all_indices(_room(count))[:count]
+    def first(self, count: int) -> Tensor:
+        """The first `count` elements. Shared: never change them in place."""
+        if self._longest is None or count > len(self._longest):
+            self._longest = self._make(max(count, 4096))
+        return self._longest[:count]
 
 
 def _noise(keys: Tensor, count: int) -> Tensor:
     """64 random bits per key and index, of which the upper ones are good: keys broadcast against [count]."""
-    return (_all_noise(_room(count))[:count] ^ keys).mul_(_FIRST)
-
-
-def _room(count: int) -> int:
-    """The next power of two from 1024 on, so that few sizes are kept."""
-    return max(1024, 1 << (count - 1).bit_length())
+    return (_index_noise.first(count) ^ keys).mul_(_FIRST)
 
 
 def _scramble(values: Tensor) -> Tensor:
@@ -361,6 +357,10 @@ def _scramble(values: Tensor) -> Tensor:
     values.mul_(_SECOND)
     values ^= (values >> 32) & _LOW_32
     return values
+
+
+_indices = _Stock(torch.arange)
+_index_noise = _Stock(lambda size: _scramble(torch.arange(1, size + 1)))
 
 
 def _scaled(noise: Tensor, size: int) -> Tensor:

@@ -17,6 +17,7 @@ COOKIE_VARIABLE = "CPINFRA_COOKIE"
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
 
 
 def die_with_parent(parent_pid: int) -> None:
@@ -35,9 +36,12 @@ def outlive_parent() -> None:
     _prctl(_PR_SET_PDEATHSIG, 0)
 
 
-def adopt_orphans(adopt: bool = True) -> None:
-    """Make this process the parent of descendants whose own parent dies (PR_SET_CHILD_SUBREAPER)."""
+def adopt_orphans(adopt: bool) -> bool:
+    """Whether to become the parent of descendants whose own parent dies; returns what held before."""
+    before = ctypes.c_int()
+    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.addressof(before))
     _prctl(_PR_SET_CHILD_SUBREAPER, int(adopt))
+    return bool(before.value)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -52,16 +56,17 @@ def with_cookie(cookie: str) -> Iterator[int]:
 
     A process that cleared its environment cannot be told from a stranger and is left alone.
     """
-    needle = f"{COOKIE_VARIABLE}={cookie}".encode()
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            environment = (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if needle in environment.split(b"\0"):
+        if entry.name.isdigit() and int(entry.name) != os.getpid() and _carries(int(entry.name), cookie):
             yield int(entry.name)
+
+
+def _carries(pid: int, cookie: str) -> bool:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"{COOKIE_VARIABLE}={cookie}".encode() in environment.split(b"\0")
 
 
 def kill_family(cookie: str, timeout_s: float, known: Iterable[int] = ()) -> list[int]:
@@ -76,16 +81,38 @@ def kill_family(cookie: str, timeout_s: float, known: Iterable[int] = ()) -> lis
         pids that would not die in time.
     """
     deadline = time.monotonic() + timeout_s
-    uncollected = set(known)
+    family = set(known)
     while True:
         living = set(with_cookie(cookie))  # a zombie has no environment any more
         for pid in living:
-            kill(pid, signal.SIGKILL)
-        uncollected = {pid for pid in uncollected | living if not _collected(pid)}
-        left = living | uncollected
+            _kill_member(pid, cookie)
+        family |= living
+        # Each is tried until none lives: an orphan is ours to collect only once its own parent has died.
+        left = living | {pid for pid in family if not _collected(pid)}
         if not left or time.monotonic() > deadline:
             return sorted(left)
         time.sleep(0.005)
+
+
+def _kill_member(pid: int, cookie: str) -> None:
+    """SIGKILL through a pidfd that was opened before the cookie is looked at again: never a stranger.
+
+    Kernels before 5.3 have none; there the moment between the look and the signal has to do.
+    """
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except OSError:
+        kill(pid, signal.SIGKILL)
+        return
+    try:
+        if _carries(pid, cookie):
+            signal.pidfd_send_signal(fd, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(fd)
 
 
 def _collected(pid: int) -> bool:

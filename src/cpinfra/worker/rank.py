@@ -164,11 +164,15 @@ def _agree(spec: GenerationSpec, rank: int, ledger: Ledger, pen: Pen) -> None:
 def _plant(door: Door, spec: GenerationSpec, rank: int, writer: Writer) -> None:
     planted = [injection.parse(text, spec.world) for text in spec.faults]
 
-    def fired(fault: injection.Injection) -> None:
-        writer.send({"event": "fired", "generation": spec.generation, "rank": rank, "fault": fault.text})
+    told: set[str] = set()
+
+    def fired(fault: str) -> None:
+        if fault not in told:
+            told.add(fault)
+            writer.send({"event": "fired", "generation": spec.generation, "rank": rank, "fault": fault})
 
     data = [faults.data_fault(fault.name) for fault in planted if fault.is_data]
-    door.plant(Control(planted, rank, fired), data)
+    door.plant(Control(planted, rank, fired), data, fired)
 
 
 def _run_checks(berth: Berth, door: Door, device: torch.device, writer: Writer, ledger: Ledger) -> None:

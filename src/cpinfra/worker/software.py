@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .fork_safety import ask_in_child
+
 
 class _DlInfo(ctypes.Structure):
     """`Dl_info` of dladdr(3)."""
@@ -41,10 +43,13 @@ def describe() -> dict[str, Any]:
     }
 
 
-def _arch_list() -> list[str]:
-    """What the CUDA build was compiled for; `torch.cuda.get_arch_list` would call `is_available`."""
+def _arch_list() -> list[str] | None:
+    """What the CUDA build was compiled for, asked in a forked child: the question spoils every later fork."""
     flags = getattr(torch._C, "_cuda_getArchFlags", None)
-    return (flags() or "").split() if flags is not None else []
+    if flags is None:
+        return []
+    answer = ask_in_child(lambda: (flags() or "").encode())  # noqa: PLW0108 - called in the child alone
+    return answer.decode().split() if answer is not None else None
 
 
 def _nccl() -> dict[str, Any] | None:

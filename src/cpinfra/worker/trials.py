@@ -27,6 +27,10 @@ LEAST_HASHED = 64
 MAX_REPETITIONS = 63
 """What the encodings have room for (six bits)."""
 
+# For up to 4 ranks, up to 16, and above. NCCL: comparisons a check makes, the design's figures. gloo: rounds
+# of messages, since each costs 2 to 3 ms at 4 ranks on two cores whatever its size (docs/decisions/0006).
+_BUDGETS = {"nccl": (48, 16, 6), "gloo": (20, 10, 6)}
+
 KIB = 1 << 10
 MIB = 1 << 20
 
@@ -66,10 +70,11 @@ class TrialSpace:
 
     @property
     def budget(self) -> int:
-        """How many trials a check may make."""
+        """What a check may spend: comparisons over NCCL, rounds of messages over gloo."""
+        small, middle, large = _BUDGETS[self.backend]
         if self.world <= 4:
-            return 48
-        return 16 if self.world <= 16 else 6
+            return small
+        return middle if self.world <= 16 else large
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +88,7 @@ class Draft:
 
 
 def number(
-    space: TrialSpace, check_id: str, drafts: Iterable[Draft], *, operations: int = 1
+    space: TrialSpace, check_id: str, drafts: Iterable[Draft], *, comparisons: int = 1, rounds: int = 1
 ) -> tuple[Trial, ...]:
     """The first drafts that the budget allows, numbered from 1, under a salt of this check's own.
 
@@ -91,11 +96,15 @@ def number(
         space: where they are tried.
         check_id: the check.
         drafts: in the order of their worth.
-        operations: how many operations one trial takes; with several the budget is half, but never
-            below the six dtypes.
+        comparisons: how many results one trial judges: its cost over NCCL.
+        rounds: how often the messages of one trial go round all ranks: its cost over gloo.
+
+    No check gets fewer trials than there are dtypes, and up to 4 ranks two more: then a shape comes twice.
     """
     salt = _salt(space.salt, check_id)
-    budget = space.budget if operations == 1 else max(len(ITEMSIZE), space.budget // 2)
+    cost = rounds if space.backend == "gloo" else comparisons
+    least = len(ITEMSIZE) + (2 if space.world <= 4 else 0)
+    budget = max(least, space.budget // cost)
     return tuple(
         Trial(
             dtype=draft.dtype,
@@ -126,12 +135,12 @@ LEAD = (
 )
 # With these ten: up to 16 ranks.
 SECOND = (
-    ("float32", "one"),
+    ("float32", "middle"),
     # Once more, in the same form: here a buffer of the second repetition could pass for a new one.
     ("bfloat16", "odd"),
     ("float16", "middle"),
     ("int64", "odd"),
-    ("float32", "middle"),
+    ("float32", "one"),
     ("float64", "one"),
     ("bfloat16", "middle"),
     ("int64", "few"),

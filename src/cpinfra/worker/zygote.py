@@ -28,6 +28,7 @@ from . import node_local
 from . import processes
 from .channel import Orders
 from .channel import Writer
+from .signals import RANK_BUG_EXIT
 from .signals import STACKS_SIGNAL
 from .spec import GenerationSpec
 
@@ -43,6 +44,7 @@ def run(events_fd: int, orders_fd: int, parent_pid: int) -> int:
     # Until there is something to clean up the kernel may end this process with its supervisor: an import
     # that hangs in C code could not look at a pipe.
     processes.die_with_parent(parent_pid)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # whatever the caller had blocked
     zygote = Zygote(events_fd, orders_fd, parent_pid)
     try:
         return zygote.serve()
@@ -75,7 +77,7 @@ class Zygote:
         if not self._import_torch():
             return 3
         processes.outlive_parent()
-        processes.adopt_orphans()
+        processes.adopt_orphans(True)
         signal.signal(signal.SIGCHLD, lambda *_: self._reap())
         signal.signal(signal.SIGALRM, lambda *_: self._obey_urgent())
         if os.getppid() != self._parent_pid:
@@ -215,7 +217,7 @@ class Zygote:
 
     def _become_rank(self, spec: GenerationSpec, folder: Path, number: int) -> None:
         """In the child: live as a rank and never return into the zygote's frames."""
-        status = 70  # EX_SOFTWARE: an exception that even `live` did not catch
+        status = RANK_BUG_EXIT  # of an exception that even `live` does not catch
         try:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -19,23 +19,26 @@ from ..trials import flat
 from ..trials import number
 from ..trials import sequence
 
+_ROUNDS = 2
+"""gloo reduces in two rounds of messages, where it gathers in one."""
 _MAX_DTYPES = ("float32", "bfloat16", "int64")
 
 
 def _all_reduce_trials(space: TrialSpace) -> Sequence[Trial]:
-    """Sums; from the seventh trial on, up to 16 ranks, three maxima."""
+    """Sums and, up to 16 ranks, maxima."""
     sums = [
         Draft(dtype=dtype, shape=flat(space, dtype, kind, shares=1), form="tensor", reduction="sum")
         for dtype, kind in sequence()
     ]
     extras = [Draft(dtype=dtype, shape=(1021,), form="tensor", reduction="max") for dtype in _MAX_DTYPES]
-    return number(space, "collective.all_reduce", [*sums[:6], *extras, *sums[6:]])
+    drafts = [*sums[:8], *extras, *sums[8:]]
+    return number(space, "collective.all_reduce", drafts, rounds=_ROUNDS)
 
 
 @check(
     "collective.all_reduce",
     tier="smoke",
-    claim="all_reduce gives every rank the sum, and the maximum, over all ranks at every element.",
+    claim="all_reduce gives every rank the sum over all ranks, at every element.",
     trials=_all_reduce_trials,
     twins=("reversed-shard", "first-element-only", "shifted", "stale-buffer", "bit-flip"),
 )
@@ -128,8 +131,13 @@ def _reduce_scatter_trials(space: TrialSpace) -> Sequence[Trial]:
     listed = Draft(
         dtype="float32", shape=flat(space, "float32", "odd", shares=space.world), form="list", reduction="sum"
     )
-    lists = [listed] if space.world <= 16 else []
-    return number(space, "collective.reduce_scatter", [*tensors[:6], *lists, *tensors[6:]])
+    if space.world > 16:
+        drafts = tensors
+    elif space.world > 4:
+        drafts = [*tensors[:4], listed, *tensors[5:]]  # in place of the lead's float32: six trials are all
+    else:
+        drafts = [*tensors[:8], listed, *tensors[8:]]
+    return number(space, "collective.reduce_scatter", drafts, rounds=_ROUNDS)
 
 
 @check(

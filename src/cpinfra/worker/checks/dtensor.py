@@ -24,8 +24,8 @@ from ..trials import grid
 from ..trials import number
 from ..trials import sequence
 
-_OPERATIONS = 4
-"""In one trial: a scatter and a gather per sharded axis."""
+_COMPARISONS = 2
+"""In one trial: the tile and the whole."""
 
 
 def _tile_trials(space: TrialSpace) -> Sequence[Trial]:
@@ -33,7 +33,9 @@ def _tile_trials(space: TrialSpace) -> Sequence[Trial]:
         Draft(dtype=dtype, shape=grid(space, dtype, kind, rows=space.cp0, columns=space.cp1), form="tiles")
         for dtype, kind in sequence(GRID_KINDS, GRID_LEAD)
     ]
-    return number(space, "dtensor.roundtrip", drafts, operations=_OPERATIONS)
+    return number(
+        space, "dtensor.roundtrip", drafts, comparisons=_COMPARISONS, rounds=4
+    )  # two axes, there and back
 
 
 @check(
@@ -71,7 +73,7 @@ def _row_trials(space: TrialSpace) -> Sequence[Trial]:
     """Shards of rows and shards of columns in turn."""
     kinds = sequence(GRID_KINDS, GRID_LEAD)
     drafts = [_row_draft(space, *kind, by_rows=place % 2 == 0) for place, kind in enumerate(kinds)]
-    return number(space, "dtensor.roundtrip_1d", drafts, operations=_OPERATIONS)
+    return number(space, "dtensor.roundtrip_1d", drafts, comparisons=_COMPARISONS, rounds=2)  # there and back
 
 
 def _row_draft(space: TrialSpace, dtype: str, kind: str, *, by_rows: bool) -> Draft:

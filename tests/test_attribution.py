@@ -1,0 +1,439 @@
+"""Who is to blame: named from what ranks recorded, how they ended and what state they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from cpinfra.proof.attribution import REMEDIES
+from cpinfra.proof.attribution import Evidence
+from cpinfra.proof.attribution import Hang
+from cpinfra.proof.attribution import attribute
+from cpinfra.proof.attribution import call_text
+from cpinfra.proof.attribution import ranks_text
+from cpinfra.proof.generation import Generation
+from cpinfra.worker.ledger import Kind
+from cpinfra.worker.ledger import RankView
+from cpinfra.worker.ledger import Record
+from cpinfra.worker.ledger import Stage
+from cpinfra.worker.spec import GenerationSpec
+
+SECOND_NS = 1_000_000_000
+NOW_NS = 1000 * SECOND_NS
+STACK = """Thread 0x00007f0000000002 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 300 in wait
+
+Current thread 0x00007f0000000001 (most recent call first):
+  File "/site/_cpinfra_worker/worker/control.py", line 42 in <lambda>
+  File "/site/_cpinfra_worker/worker/comm.py", line 180 in _run
+"""
+
+
+def entered(number: int, **changes: Any) -> dict[str, Any]:
+    """What the door records when it enters its call of this number."""
+    return {
+        "check": "collective.all_reduce",
+        "repetition": 2,
+        "site": f"collective.py:{50 + number}",
+        "operation": "all_reduce",
+        "group": "world",
+        "first": number == 1,
+        "shape": [1021, 3],
+        "dtype": "float32",
+        "call": number,
+        **changes,
+    }
+
+
+def view(
+    stage: Stage = Stage.RUNNING, *, inside: int = 0, left: int = 0, ago_s: float = 2.0, **changes: Any
+) -> RankView:
+    """What a rank shows that is inside of, or has last left, the call of this number, so long ago."""
+    last = inside or left
+    time_ns = NOW_NS - int(ago_s * SECOND_NS)
+    records = []
+    for number in range(1, last + 1):
+        records.append((Kind.ENTER, entered(number, **changes)))
+        if number != inside:
+            records.append((Kind.LEAVE, {"call": number}))
+    return RankView(
+        pid=100,
+        stage=stage,
+        stage_since_ns=time_ns - SECOND_NS,
+        digest=bytes(32),
+        written=len(records),
+        records=tuple(
+            Record(sequence=i + 1, time_ns=time_ns - len(records) + i + 1, kind=kind, call=call)
+            for i, (kind, call) in enumerate(records)
+        ),
+    )
+
+
+def generation(world: int, *, released: bool = False, exits: Mapping[int, Any] | None = None) -> Generation:
+    """A generation of which some ranks have ended, with an exit code or by a signal."""
+    spec = GenerationSpec(
+        generation=1,
+        dp=1,
+        cp0=1,
+        cp1=world,
+        device="cpu",
+        backend="gloo",
+        checks=("collective.all_reduce",),
+        salt=1,
+        faults=(),
+        logs="",
+        patience_s=60.0,
+    )
+    made = Generation(spec=spec, pids=tuple(range(100, 100 + world)), released=released)
+    for rank, how in (exits or {}).items():
+        ended = {"code": how, "signal": None} if isinstance(how, int) else {"code": None, "signal": how}
+        made.absorb({"event": "exited", "rank": rank, **ended}, 1000.0)
+    return made
+
+
+def judged(
+    *views: RankView,
+    exits: Mapping[int, Any] | None = None,
+    released: bool = False,
+    stuck: Collection[int] = (),
+    states: Mapping[int, str] | None = None,
+    stacks: Mapping[int, str] | None = None,
+    raised: Collection[int] = (),
+    fired: Collection[str] = (),
+) -> Hang | None:
+    """The judgement over one view a rank."""
+    made = generation(len(views), exits=exits, released=released)
+    made.fired.extend({"event": "fired", "fault": fault} for fault in fired)
+    for rank in raised:
+        made.answers.setdefault("collective.all_reduce", {})[rank] = {"broken": True}
+    return attribute(
+        Evidence(
+            generation=made,
+            views=dict(enumerate(views)),
+            states={**dict.fromkeys(range(len(views)), "S"), **(states or {})},
+            stuck=stuck,
+            stacks=stacks or {},
+            now_ns=NOW_NS,
+        )
+    )
+
+
+def named(hang: Hang | None) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """Kind, culprits, and who waits."""
+    assert hang is not None
+    assert hang.remedy == REMEDIES[hang.kind]
+    assert {culprit.kind for culprit in hang.culprits} <= {hang.kind}
+    return hang.kind, hang.culprit_ranks, hang.waiting_ranks
+
+
+def test_nobody_who_neither_died_nor_stood_still_is_blamed() -> None:
+    """A generation in which somebody only raised, or nothing happened, has no hang."""
+    assert judged(view(inside=1), view(inside=1)) is None
+    assert judged(view(left=1), view(inside=1), raised=[0]) is None
+    assert judged(view(Stage.LEFT), view(Stage.LEFT), released=True, exits={0: 0, 1: 0}) is None
+
+
+def test_a_rank_that_died_is_named_with_what_it_was_in() -> None:
+    """By its signal; what was expected of it is the call that it was in; the others wait."""
+    hang = judged(view(inside=3), view(inside=3, ago_s=1.5), view(inside=3), exits={1: "SIGSEGV"})
+
+    assert named(hang) == ("process-died", (1,), (0, 2))
+    assert hang is not None
+    assert hang.check == "collective.all_reduce"
+    assert hang.seconds_to_verdict == pytest.approx(1.5)
+    where = "all_reduce of float32[1021x3] on world at collective.py:53"
+    assert hang.sentence() == f"process-died: rank 1: ended by SIGSEGV, expected {where}; waiting: ranks 0, 2"
+
+
+def test_a_rank_that_died_between_calls_was_expected_in_the_one_that_others_wait_in() -> None:
+    """What the peers are inside of tells what the dead rank should have entered."""
+    hang = judged(view(inside=4), view(left=3), exits={1: "SIGKILL"})
+
+    assert hang is not None
+    (culprit,) = hang.culprits
+    assert culprit.expected == "all_reduce of float32[1021x3] on world at collective.py:54"
+    assert (culprit.operation, culprit.group, culprit.site) == ("all_reduce", "world", "collective.py:54")
+
+
+def test_two_ranks_that_died_are_both_named_each_with_its_own_end() -> None:
+    """A signal and an exit code; also an exit with 0 that nobody had asked for."""
+    hang = judged(view(inside=3), view(inside=3), view(left=2), view(left=2), exits={3: "SIGKILL", 2: 7})
+    assert named(hang) == ("process-died", (2, 3), (0, 1))
+    assert hang is not None
+    assert [culprit.got for culprit in hang.culprits] == ["ended by exit code 7", "ended by SIGKILL"]
+
+    early = judged(view(inside=1), view(left=1), exits={1: 0})
+    assert early is not None
+    assert early.culprits[0].got == "ended by exit code 0"
+
+
+def test_a_death_while_leaving_belongs_to_no_check() -> None:
+    """After the release an exit with 0 is as it must be; any other is a death at the end."""
+    hang = judged(
+        view(Stage.LEFT, left=5), view(Stage.LEAVING, left=5), released=True, exits={0: 0, 1: "SIGABRT"}
+    )
+
+    assert named(hang) == ("process-died", (1,), ())
+    assert hang is not None
+    assert hang.check is None
+    assert hang.culprits[0].expected == "to run"
+
+
+def test_a_death_before_any_call_belongs_to_no_check() -> None:
+    """While ranks join, no check is running."""
+    hang = judged(view(Stage.JOINING), view(Stage.DEVICE), exits={1: "SIGKILL"})
+
+    assert named(hang) == ("process-died", (1,), (0,))
+    assert hang is not None
+    assert hang.check is None
+
+
+def test_a_victim_that_raised_is_waiting_and_no_culprit() -> None:
+    """A peer that lost the dead rank's connection raised because of it: it waited, as the others did."""
+    hang = judged(view(inside=3), view(inside=3), view(left=3), exits={0: "SIGKILL"}, raised=[2])
+
+    assert named(hang) == ("process-died", (0,), (1, 2))
+
+
+def test_a_victim_that_raised_is_not_called_absent_either() -> None:
+    """It left its call by an exception, and so enters no more; the rank that stays away is another."""
+    hang = judged(view(inside=4), view(left=3), view(left=3), stuck=[0, 1, 2], raised=[2])
+
+    assert named(hang) == ("never-entered", (1,), (0, 2))
+
+
+@pytest.mark.parametrize("state", ["T", "t"])
+def test_stopped_ranks_are_named_before_anything_else(state: str) -> None:
+    """Both of two; a stopped rank could not have entered anything, so it is not called absent."""
+    hang = judged(
+        view(inside=4), view(left=3), view(left=3), view(left=3), stuck=[1, 2], states={1: state, 2: state}
+    )
+
+    assert named(hang) == ("process-stopped", (1, 2), (0,))
+    assert hang is not None
+    assert {culprit.got for culprit in hang.culprits} == {"is stopped (state T)"}
+    assert {culprit.site for culprit in hang.culprits} == {"collective.py:54"}
+
+
+def test_a_death_outweighs_a_stop() -> None:
+    """A rank that died is the cause, whoever else stands still."""
+    hang = judged(
+        view(inside=3), view(left=2), view(left=2), exits={1: "SIGKILL"}, stuck=[2], states={2: "T"}
+    )
+
+    assert hang is not None
+    assert hang.culprit_ranks == (1,)
+
+
+def test_a_rank_that_stays_away_is_named_with_the_line_it_is_at() -> None:
+    """The others are inside of the next call; the culprit's stack says where it is instead."""
+    hang = judged(
+        view(inside=4),
+        view(left=3, ago_s=9.0),
+        view(inside=4),
+        stuck=[0, 1, 2],
+        stacks={1: STACK, 0: "no stack"},
+    )
+
+    assert named(hang) == ("never-entered", (1,), (0, 2))
+    assert hang is not None
+    where = "all_reduce of float32[1021x3] on world at collective.py:54"
+    got = "is at control.py:42 in <lambda>, stage running"
+    assert hang.sentence() == f"never-entered: rank 1: {got}, expected {where}; waiting: ranks 0, 2"
+    assert hang.check == "collective.all_reduce"
+    assert hang.seconds_to_verdict == pytest.approx(9.0)
+
+
+def test_two_ranks_that_stay_away_are_both_named() -> None:
+    """One of them has not made a single call; a stack that says nothing is said to say nothing."""
+    hang = judged(view(inside=2), view(), view(left=1), stuck=[0, 1, 2])
+
+    assert named(hang) == ("never-entered", (1, 2), (0,))
+    assert hang is not None
+    assert hang.culprits[0].got == "is at an unknown place, stage running"
+
+
+def test_where_all_are_inside_of_the_same_call_nobody_is_named() -> None:
+    """Every rank waits in the backend: the message names no rank, and says so."""
+    hang = judged(view(inside=3), view(inside=3), stuck=[0, 1])
+
+    assert named(hang) == ("stuck-inside-backend", (), (0, 1))
+    assert hang is not None
+    assert hang.sentence() == "stuck-inside-backend: no rank is out of step; waiting: ranks 0, 1"
+
+
+def test_a_rank_that_is_still_inside_of_what_others_have_left_is_named() -> None:
+    """The peers have completed the call and wait in the next one: the backend holds this rank alone."""
+    hang = judged(view(inside=4), view(inside=3), view(inside=4), stuck=[0, 1, 2], stacks={1: STACK})
+
+    assert named(hang) == ("stuck-inside-backend", (1,), (0, 2))
+    assert hang is not None
+    assert hang.culprits[0].expected == "all_reduce of float32[1021x3] on world at collective.py:53"
+
+
+def test_who_stays_away_outweighs_who_is_inside() -> None:
+    """A rank inside of an earlier call may be waiting for the one that never entered it."""
+    hang = judged(view(inside=4), view(inside=3), view(left=2), stuck=[0, 1, 2])
+
+    assert named(hang) == ("never-entered", (2,), (0, 1))
+
+
+def test_a_rank_that_stands_in_its_own_code_after_the_last_call_is_named() -> None:
+    """The others have reported: nobody is missing from an operation, and yet one does not go on."""
+    hang = judged(
+        view(Stage.REPORTED, left=5), view(left=5), view(Stage.REPORTED, left=5), stuck=[1], stacks={1: STACK}
+    )
+
+    assert named(hang) == ("never-entered", (1,), ())
+    assert hang is not None
+    assert hang.culprits[0].expected == "to run"
+    assert hang.culprits[0].got == "is at control.py:42 in <lambda>, stage running"
+
+
+def test_a_rank_alone_that_stands_still_between_calls_is_named() -> None:
+    """With one rank there is nobody else whom it could be waiting for."""
+    assert named(judged(view(left=2), stuck=[0])) == ("never-entered", (0,), ())
+
+
+@pytest.mark.parametrize("stage", [Stage.FORKED, Stage.DEVICE])
+def test_ranks_that_never_came_to_join_are_named(stage: Stage) -> None:
+    """While others wait in init; two are both named."""
+    hang = judged(view(Stage.JOINING), view(stage), view(Stage.JOINING), view(stage), stuck=[1, 3])
+
+    assert named(hang) == ("never-joined", (1, 3), (0, 2))
+    assert hang is not None
+    assert hang.check is None
+    assert hang.culprits[0].got == f"is at an unknown place, stage {stage.name.lower()}"
+    assert hang.seconds_to_verdict == pytest.approx(3.0)
+
+
+def test_where_all_are_in_init_nobody_is_named() -> None:
+    """They cannot reach each other, and nothing tells whose fault that is."""
+    assert named(judged(view(Stage.JOINING), view(Stage.JOINING), stuck=[0, 1])) == (
+        "stuck-in-init",
+        (),
+        (0, 1),
+    )
+
+
+def test_a_rank_that_stays_in_init_when_others_are_through_is_named() -> None:
+    """Whether the others compare plans or run already."""
+    hang = judged(view(Stage.AGREEING), view(Stage.JOINING), view(Stage.AGREEING), stuck=[1])
+    assert named(hang) == ("stuck-in-init", (1,), (0, 2))
+
+    hang = judged(view(Stage.AGREEING), view(inside=1), view(inside=1), stuck=[0])
+    assert named(hang) == ("stuck-in-init", (0,), (1, 2))
+
+
+@pytest.mark.parametrize("stage", [Stage.REPORTED, Stage.LEAVING, Stage.LEFT])
+def test_a_rank_that_does_not_leave_is_named(stage: Stage) -> None:
+    """Released and still waiting, inside of the teardown, or through it and not ended: of no check."""
+    hang = judged(
+        view(Stage.LEFT, left=5),
+        view(stage, left=5),
+        released=True,
+        exits={0: 0},
+        stuck=[1],
+        stacks={1: STACK},
+    )
+
+    assert named(hang) == ("stuck-in-teardown", (1,), ())
+    assert hang is not None
+    assert hang.check is None
+    assert hang.culprits[0].got == f"is at control.py:42 in <lambda>, stage {stage.name.lower()}"
+
+
+def test_who_has_not_begun_to_leave_is_to_blame_for_who_cannot_end_it() -> None:
+    """A teardown may wait for the others."""
+    hang = judged(view(Stage.LEAVING, left=5), view(Stage.REPORTED, left=5), released=True, stuck=[0, 1])
+
+    assert hang is not None
+    assert (hang.kind, hang.culprit_ranks) == ("stuck-in-teardown", (1,))
+
+
+def test_who_ended_well_before_the_judgement_is_not_judged() -> None:
+    """The last stuck rank has left by itself while stacks were gathered: no hang."""
+    assert judged(view(Stage.LEFT), view(Stage.LEFT), released=True, exits={0: 0, 1: 0}, stuck=[1]) is None
+
+
+def test_the_planted_fault_is_never_read() -> None:
+    """With and without the word of what was planted, the judgement is the same."""
+    views = [view(inside=4), view(left=3), view(inside=4)]
+
+    assert judged(*views, stuck=[0, 1, 2], fired=["kill:2", "stop:0"]) == judged(*views, stuck=[0, 1, 2])
+
+
+def test_the_check_is_that_of_the_newest_call() -> None:
+    """A culprit that died in the check before does not date the hang back."""
+    hang = judged(view(inside=4, check="p2p.ring", ago_s=1.0), view(left=3, ago_s=3.0), stuck=[0, 1])
+
+    assert hang is not None
+    assert hang.check == "p2p.ring"
+
+
+def test_the_report_has_the_names_of_the_schema() -> None:
+    """Everything is JSON, ranks in stacks as text, all culprits with all their fields."""
+    hang = judged(view(inside=3), view(left=2), exits={1: "SIGKILL"}, stacks={0: STACK})
+
+    assert hang is not None
+    assert hang.as_json() == {
+        "check": "collective.all_reduce",
+        "kind": "process-died",
+        "culprit_ranks": [1],
+        "culprits": [
+            {
+                "rank": 1,
+                "kind": "process-died",
+                "operation": "all_reduce",
+                "group": "world",
+                "site": "collective.py:53",
+                "expected": "all_reduce of float32[1021x3] on world at collective.py:53",
+                "got": "ended by SIGKILL",
+            }
+        ],
+        "waiting_ranks": [0],
+        "stacks": {"0": STACK},
+        "seconds_to_verdict": 2.0,
+    }
+
+
+def test_a_call_in_words() -> None:
+    """Operation, dtype, shape, group and place; what has no tensors says so with a dash."""
+    assert call_text(entered(1)) == "all_reduce of float32[1021x3] on world at collective.py:51"
+    assert call_text(entered(1, shape=[], dtype="", operation="init_device_mesh", group="cp0,cp1")) == (
+        "init_device_mesh of -[-] on cp0,cp1 at collective.py:51"
+    )
+    assert call_text(entered(1, shape=[1, 2, "...", 9])).startswith("all_reduce of float32[1x2x...x9] ")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([3], "rank 3"),
+        ([3, 0, 1], "ranks 0, 1, 3"),
+        (range(8), "ranks 0, 1, 2, 3, 4, 5, 6, 7"),
+        (range(64), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 56 more"),
+    ],
+)
+def test_ranks_in_words(ranks: Collection[int], text: str) -> None:
+    """In order; many are counted."""
+    assert ranks_text(ranks) == text
+
+
+def test_every_kind_that_can_come_has_a_remedy() -> None:
+    """A reason never comes without what to do."""
+    kinds = {
+        "process-died",
+        "process-stopped",
+        "never-entered",
+        "stuck-inside-backend",
+        "never-joined",
+        "stuck-in-init",
+        "stuck-in-teardown",
+    }
+
+    assert kinds == REMEDIES.keys()
+    assert all(REMEDIES.values())

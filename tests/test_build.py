@@ -1,0 +1,447 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fake_engine
+from cpinfra import build
+from cpinfra import placement
+from cpinfra import settle
+from cpinfra.asked import Mistakes
+from cpinfra.asked import read
+from cpinfra.build import ProveRequest
+from cpinfra.conclude import ProveAnswer
+from cpinfra.hardware.gpus import BusyGpu
+from cpinfra.hardware.gpus import Gpu
+from cpinfra.hardware.gpus import GpuAnswer
+from cpinfra.hardware.gpus import Unavailable
+from cpinfra.mesh import Mesh
+from cpinfra.mesh import UsageProblem
+from cpinfra.proof.supervisor import ProofRequest
+
+NO_DRIVER = GpuAnswer(state="no-driver", reason="no NVIDIA driver", remedy="get one")
+HIDDEN = GpuAnswer(state="none", reason="CUDA_VISIBLE_DEVICES='' hides every GPU", remedy="unset it")
+BUSY = GpuAnswer(
+    state="none",
+    busy=(
+        BusyGpu(index=0, label="GPU-0 (H200)", reason="it runs 1"),
+        BusyGpu(index=1, label="GPU-1 (H200)", reason="it runs 2"),
+    ),
+    reason="none of 2 GPU(s) may be used: GPU-0 (H200): it runs 1; GPU-1 (H200): it runs 2",
+    remedy="wait",
+)
+HUNG = GpuAnswer(state="hung", reason="the NVIDIA driver did not answer within 20 s", remedy="reboot")
+BROKEN = GpuAnswer(state="error", reason="NVML: Unknown Error", remedy="start the container again")
+
+
+def free(number: int) -> GpuAnswer:
+    """So many usable GPUs."""
+    unknown = Unavailable(why="w")
+    gpus = tuple(
+        Gpu(index=n, uuid=f"GPU-{n}", name="H200", memory_total_mib=143771, memory_used_mib=unknown)
+        for n in range(number)
+    )
+    return GpuAnswer(state="gpus", gpus=gpus, driver_version="580.1")
+
+
+class Told:
+    """Remembers what the user was told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.events: list[str] = []
+
+    def announce(self, text: str) -> None:
+        """A sentence."""
+        self.lines.append(text)
+
+    def engine_started(self) -> None:
+        """Told among the events."""
+        self.events.append("(started)")
+
+    def event(self, event: dict[str, Any]) -> None:
+        """An event."""
+        self.events.append(event["event"])
+
+
+class Bench:
+    """Proves with the fake engine, on a machine whose GPUs are given."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.told = Told()
+        self.requests: list[ProofRequest] = []
+        self._monkeypatch = monkeypatch
+        bench = self
+
+        class Recorder(fake_engine.FakeSupervisor):
+            def __enter__(self) -> fake_engine.FakeSupervisor:
+                bench.requests.append(self.request)
+                return super().__enter__()
+
+        monkeypatch.setattr(build, "Supervisor", Recorder)
+
+    def prove(self, gpus: GpuAnswer = NO_DRIVER, engine: str = "pass", **options: Any) -> ProveAnswer:
+        """Run the main path."""
+        self._monkeypatch.setenv("FAKE_ENGINE", engine)
+        self._monkeypatch.setattr(settle, "usable_gpus", lambda environment, timeout_s: gpus)
+        options.setdefault("run_dir", str(self.folder / "run"))
+        options.setdefault("python", sys.executable)
+        return build.prove(ProveRequest(**options), self.told)
+
+    def refused(self, gpus: GpuAnswer = NO_DRIVER, **options: Any) -> tuple[str, ...]:
+        """What a request is refused with; nothing may have been written or started."""
+        with pytest.raises(UsageProblem) as caught:
+            self.prove(gpus, **options)
+        assert list(self.folder.iterdir()) == []
+        assert self.requests == []
+        assert self.told.lines == []
+        return caught.value.messages
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """See `Bench`."""
+    (tmp_path / "bench").mkdir()
+    return Bench(tmp_path / "bench", monkeypatch)
+
+
+def outcomes(answer: ProveAnswer) -> dict[str, str]:
+    """Outcome by check."""
+    return {check.id: check.outcome for check in answer.report.checks}
+
+
+class TestDevice:
+    """Where it runs, and that it never runs elsewhere in silence."""
+
+    @pytest.mark.parametrize("gpus", [NO_DRIVER, HIDDEN])
+    def test_without_gpus_it_rehearses_and_says_so_first(self, bench: Bench, gpus: GpuAnswer) -> None:
+        """No driver, or GPUs hidden on purpose: 4 ranks 2x2 on CPU, and the first line says why."""
+        answer = bench.prove(gpus)
+
+        assert bench.told.lines[0].startswith(f"device: cpu, as {gpus.reason}: a rehearsal over gloo")
+        assert (answer.verdict.value, answer.scope and answer.scope.value, int(answer.exit_code)) == (
+            "rehearsed",
+            "rehearsal",
+            0,
+        )
+        (request,) = bench.requests
+        assert (request.device, request.dp, request.cp0, request.cp1) == ("cpu", 1, 2, 2)
+        assert request.gpu_uuids == ()
+
+    def test_eight_gpus_are_proven_in_full(self, bench: Bench) -> None:
+        """The plan's choice, on all of them, by UUID."""
+        answer = bench.prove(free(8))
+
+        (request,) = bench.requests
+        assert (request.device, request.dp, request.cp0, request.cp1) == ("cuda", 2, 2, 2)
+        assert request.gpu_uuids == tuple(f"GPU-{n}" for n in range(8))
+        assert (answer.verdict.value, answer.scope and answer.scope.value) == ("proven", "full")
+        assert answer.report.plan.chosen is not None
+        assert answer.report.plan.chosen.integration == "full"
+        assert bench.told.lines[0] == "device: cuda: 8 x H200 over nccl"
+
+    def test_unclaimed_gpus_are_said(self, bench: Bench) -> None:
+        """An info, naming them, that blocks nothing."""
+        answer = bench.prove(free(4))
+
+        found = getattr(answer.report.hardware, "findings", [])
+        assert [(finding.id, finding.severity) for finding in found] == [("gpus-unclaimed", "info")]
+        assert "GPU-0, GPU-1" in found[0].got
+        assert answer.verdict.value == "proven"
+
+    @pytest.mark.parametrize(("number", "role"), [(1, "partial"), (3, "partial"), (4, "main"), (5, "main")])
+    def test_few_gpus_make_a_partial_run(self, bench: Bench, number: int, role: str) -> None:
+        """1 to 3 GPUs: a 1-D mesh of all of them, whose passes prove nothing; blocking, exit 3."""
+        answer = bench.prove(free(number))
+
+        assert answer.report.runs[0].role == role
+        if role == "partial":
+            assert bench.requests[0].cp0 == number
+            assert outcomes(answer)["dtensor.roundtrip"] == "skip"
+            assert (answer.verdict.value, answer.scope, int(answer.exit_code)) == ("not-proven", None, 3)
+            assert [blocking.id for blocking in answer.report.blocking] == ["too-few-gpus"]
+
+    @pytest.mark.parametrize(
+        ("gpus", "name", "device"),
+        [
+            (BUSY, "gpus-busy", "auto"),
+            (HUNG, "driver-hung", "auto"),
+            (BROKEN, "gpus-unknown", "auto"),
+            (BUSY, "gpus-busy", "cuda"),
+            (HUNG, "driver-hung", "cuda"),
+            (NO_DRIVER, "no-driver", "cuda"),
+            (HIDDEN, "no-usable-gpu", "cuda"),
+        ],
+    )
+    def test_an_obstacle_is_exit_3_with_a_report(
+        self, bench: Bench, gpus: GpuAnswer, name: str, device: str
+    ) -> None:
+        """Nothing runs, nothing falls back to the CPU, and the report says which obstacle it was."""
+        answer = bench.prove(gpus, device=device)
+
+        assert bench.requests == []
+        assert (answer.verdict.value, answer.scope, int(answer.exit_code)) == ("not-proven", None, 3)
+        assert answer.report.runs == []
+        assert set(outcomes(answer).values()) == {"unknown"}
+        (blocking,) = answer.report.blocking
+        assert blocking.id == name
+        assert gpus.reason in blocking.what
+        assert blocking.command == "cpinfra prove --device cpu"
+        assert answer.report_path == bench.folder / "run" / "report.json"
+        assert json.loads(answer.report_path.read_text())["verdict"] == "not-proven"
+
+    def test_busy_gpus_are_each_named(self, bench: Bench) -> None:
+        """Two busy GPUs, two findings, each with its own reason."""
+        answer = bench.prove(BUSY)
+
+        found = getattr(answer.report.hardware, "findings", [])
+        assert [(finding.what, finding.got) for finding in found if finding.severity == "info"] == [
+            ("GPU-0 (H200) was left alone", "it runs 1"),
+            ("GPU-1 (H200) was left alone", "it runs 2"),
+        ]
+
+    def test_cpu_as_asked_asks_no_driver(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        """`--device cpu` leaves a sick driver alone."""
+        answer = bench.prove(HUNG, device="cpu")
+
+        assert bench.told.lines[0].startswith("device: cpu, as asked")
+        assert answer.verdict.value == "rehearsed"
+        assert "unavailable" in json.loads(answer.report.text())["plan"]["gpus_free"]
+
+
+class TestMesh:
+    """How many ranks, in which mesh."""
+
+    @pytest.mark.parametrize(
+        ("gpus", "options", "mesh"),
+        [
+            (NO_DRIVER, {}, (1, 2, 2)),
+            (NO_DRIVER, {"ranks": "9"}, (1, 3, 3)),
+            (NO_DRIVER, {"cp": "3x3"}, (1, 3, 3)),
+            (NO_DRIVER, {"dp": "2"}, (2, 2, 2)),
+            (NO_DRIVER, {"ranks": "5"}, (1, 5, 1)),
+            (free(16), {"cp": "3x3"}, (1, 3, 3)),
+            (free(9), {"cp": "2x2"}, (2, 2, 2)),
+            (free(8), {"ranks": "4"}, (1, 2, 2)),
+            (free(8), {"dp": "1"}, (1, 2, 2)),
+            (free(2), {}, (1, 2, 1)),
+        ],
+    )
+    def test_follows_from_options_and_gpus(
+        self, bench: Bench, gpus: GpuAnswer, options: dict[str, str], mesh: tuple[int, int, int]
+    ) -> None:
+        """What was said counts; what was not follows the plan, or 4 ranks on CPU."""
+        bench.prove(gpus, **options)
+
+        (request,) = bench.requests
+        assert (request.dp, request.cp0, request.cp1) == mesh
+        assert len(request.gpu_uuids) == (request.world if request.device == "cuda" else 0)
+
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [
+            (
+                {"ranks": "8"},
+                "--ranks 8: there are 4 usable GPU(s); several ranks",
+            ),
+            ({"cp": "3x3"}, "--cp 3x3, which takes --ranks 9: there are 4 usable GPU(s)"),
+            ({"cp": "2x2", "dp": "2"}, "--cp 2x2 --dp 2, which takes --ranks 8: there are 4 usable GPU(s)"),
+            ({"ranks": "257"}, "--ranks 257: at most 256 ranks on 4 GPU(s), 64 a GPU"),
+        ],
+    )
+    def test_rejects_more_ranks_than_gpus(self, bench: Bench, options: dict[str, str], text: str) -> None:
+        """Both numbers are named, and the option that made them."""
+        (message,) = bench.refused(free(4), **options)
+
+        assert message.startswith(text)
+
+    def test_rejects_more_ranks_than_a_cpu_takes(self, bench: Bench) -> None:
+        """1024 are the limit of a rehearsal."""
+        assert bench.refused(ranks="1025") == ("--ranks 1025: at most 1024 ranks on CPU",)
+
+    def test_default_of_the_pure_function(self) -> None:
+        """An obstacle leaves no GPUs to count, and still gives a mesh for the report."""
+        numbers = read(ProveRequest(device="cuda"), Mistakes())
+
+        assert placement.pick_mesh(numbers, placement.decide("cuda", HUNG)) == Mesh(dp=1, cp0=2, cp1=2)
+
+
+class TestRefusals:
+    """All mistakes at once, and nothing written."""
+
+    def test_every_option_is_read_before_anything_is_refused(self, bench: Bench, tmp_path: Path) -> None:
+        """Twelve mistakes, twelve messages, each with its option."""
+        (tmp_path / "file").touch()
+        messages = bench.refused(
+            ranks="0",
+            cp="2x3",
+            dp="x",
+            device="gpu",
+            tier="all",
+            budget="-1",
+            run_dir=str(tmp_path / "file"),
+            python="/does/not/exist",
+            only=("nope",),
+            skip=("neither",),
+            inject=("bad", "kill"),
+        )
+
+        plain = ("ranks", "cp", "dp", "device", "tier", "budget", "run-dir", "python", "only", "skip")
+        options = [*plain, "inject", "inject"]
+        assert [message.split()[0] for message in messages] == [f"--{name}" for name in options]
+
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [
+            ({"ranks": "-1"}, "--ranks -1: must be 1 or more"),
+            ({"ranks": "1000000"}, "--ranks 1000000: at most 1024 ranks on CPU"),
+            ({"ranks": "9" * 5000}, "at most 1024 ranks run on CPU, 64 on a GPU"),
+            ({"ranks": "4.0"}, "--ranks '4.0': expected a whole number of 1 or more"),
+            ({"ranks": "٤"}, "expected a whole number of 1 or more"),
+            ({"dp": "0"}, "--dp 0: must be 1 or more"),
+            ({"cp": "axb"}, "--cp 'axb': expected AxB with two whole numbers, such as 2x2"),
+            ({"cp": "2x2", "ranks": "5"}, "5 is not a multiple of 4; worlds that fit 2x2: 4, 8"),
+            ({"tier": "full"}, "--tier full: this tier has no check yet; valid are"),
+            ({"budget": "nan"}, "--budget 'nan': expected a number of seconds above 0"),
+            ({"budget": "inf"}, "--budget 'inf': expected a number of seconds above 0"),
+            ({"inject": ("kill:4",)}, "--inject 'kill:4': expected a rank from 0 to 3, got '4'"),
+            ({"inject": ("wrong-chunks",)}, "no such fault; there are: wrong-chunk, reversed-shard"),
+        ],
+    )
+    def test_each_says_what_is_valid(self, bench: Bench, options: dict[str, Any], text: str) -> None:
+        """Got, expected, option, and what would do."""
+        (message,) = bench.refused(**options)
+
+        assert text in message
+
+    def test_a_folder_that_cannot_be_made(self, bench: Bench, tmp_path: Path) -> None:
+        """Also found out before anything starts."""
+        (tmp_path / "file").touch()
+        with pytest.raises(UsageProblem, match="--run-dir"):
+            bench.prove(run_dir=str(tmp_path / "file" / "below"))
+
+        assert bench.requests == []
+
+    def test_allows_a_fault_on_the_last_rank(self, bench: Bench) -> None:
+        """And says in the report that it was planted."""
+        answer = bench.prove(inject=("kill:3", "wrong-chunk"))
+
+        assert bench.requests[0].faults == ("kill:3", "wrong-chunk")
+        (finding,) = answer.report.findings
+        assert (finding.id, finding.severity) == ("fault-planted", "warning")
+        assert finding.got == "kill:3, wrong-chunk"
+
+
+class TestChecks:
+    """Which checks run, and what the report says of the others."""
+
+    def test_a_skipped_seed_check_is_not_proven(self, bench: Bench) -> None:
+        """It is listed with its reason, and does not run."""
+        answer = bench.prove(skip=("p2p.ring",))
+
+        assert outcomes(answer)["p2p.ring"] == "skip"
+        assert "p2p.ring" not in [check.id for check in bench.requests[0].checks]
+        assert (answer.verdict.value, int(answer.exit_code)) == ("not-proven", 3)
+
+    def test_only_decides_what_is_required(self, bench: Bench) -> None:
+        """Without a square the round trip is skipped: not proven, unless it was not asked for."""
+        assert bench.prove(ranks="5").verdict.value == "not-proven"
+        assert bench.prove(ranks="5", only=("collective.*",)).verdict.value == "rehearsed"
+
+    def test_a_check_without_a_result_is_unknown(self, bench: Bench) -> None:
+        """What the engine forgets is not passed, and is called an error of ours."""
+        answer = bench.prove(engine="lost")
+
+        lost = next(check for check in answer.report.checks if check.outcome == "unknown")
+        assert lost.reason == "the engine gave no result for it"
+        assert "error of cpinfra" in lost.remedy
+        assert int(answer.exit_code) == 3
+
+    def test_the_catalogue_gives_the_order(self, bench: Bench) -> None:
+        """Checks that were left out stand where they would have run."""
+        whole = list(outcomes(bench.prove()))
+
+        assert list(outcomes(bench.prove(skip=("*gather",)))) == whole
+
+
+class TestEnds:
+    """However the engine ends, there is a report and an exit code."""
+
+    def test_two_failing_checks_and_two_culprits(self, bench: Bench) -> None:
+        """Each check keeps its own reason, each culprit its own facts."""
+        answer = bench.prove(engine="two-fail")
+
+        failed = {check.id: check.reason for check in answer.report.checks if check.outcome == "fail"}
+        assert failed == {name: f"{name} was contradicted" for name in ("collective.all_gather", "p2p.ring")}
+        assert answer.report.hang is not None
+        culprits = [(culprit.rank, culprit.kind) for culprit in answer.report.hang.culprits]
+        assert culprits == [(1, "never-entered"), (3, "process-stopped")]
+        assert (answer.verdict.value, int(answer.exit_code)) == ("failed", 1)
+
+    def test_no_torch(self, bench: Bench) -> None:
+        """A blocking finding of the engine: every check unknown for its reason, exit 3."""
+        answer = bench.prove(engine="no-torch")
+
+        assert {check.reason for check in answer.report.checks} == {"not run: torch-missing what"}
+        assert [blocking.id for blocking in answer.report.blocking] == ["torch-missing"]
+        assert int(answer.exit_code) == 3
+
+    def test_no_torch_on_gpus_has_no_scope(self, bench: Bench) -> None:
+        """Eight GPUs on which nothing ran reach nowhere."""
+        assert bench.prove(free(8), engine="no-torch").scope is None
+
+    def test_interrupted(self, bench: Bench) -> None:
+        """130, and the report is on disk all the same."""
+        answer = bench.prove(engine="interrupted")
+
+        assert (int(answer.exit_code), answer.verdict.value) == (130, "not-proven")
+        assert answer.report_path is not None
+        assert answer.report_path.is_file()
+
+    def test_an_error_of_ours_is_no_verdict_on_the_machine(self, bench: Bench) -> None:
+        """Unknown, blocking, the traceback kept, exit 3: never a fail."""
+        answer = bench.prove(engine="bug")
+
+        assert int(answer.exit_code) == 3
+        assert set(outcomes(answer).values()) == {"unknown"}
+        (finding,) = answer.report.findings
+        assert finding.id == "cpinfra-bug"
+        assert "RuntimeError: two\nlines" in finding.got
+
+    @pytest.mark.parametrize("room", [True, False])
+    def test_a_run_folder_that_takes_no_report(
+        self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool
+    ) -> None:
+        """The report goes where there is room, if anywhere; it says so as blocking, exit 3."""
+        elsewhere = tmp_path / "elsewhere"
+        if room:
+            elsewhere.mkdir()
+        monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
+        answer = bench.prove(engine="unwritable")
+
+        assert int(answer.exit_code) == 3
+        assert [blocking.id for blocking in answer.report.blocking] == ["run-folder-unwritable"]
+        assert set(outcomes(answer).values()) == {"pass"}
+        if room:
+            assert answer.report_path == elsewhere / "cpinfra-run-report.json"
+            assert json.loads(answer.report_path.read_text())["verdict"] == "not-proven"
+        else:
+            assert answer.report_path is None
+
+    def test_the_logs_are_listed_with_their_sizes(self, bench: Bench) -> None:
+        """What the run left, by what it holds."""
+        answer = bench.prove()
+
+        assert [Path(log.path).name for log in answer.report.logs] == ["events.jsonl"]
+        assert answer.report.logs[0].bytes != 0
+
+    def test_heavy_imports_come_after_the_start(self, bench: Bench) -> None:
+        """The reporter hears of the start before the engine runs, and may import then."""
+        bench.prove()
+
+        assert bench.told.events[:2] == ["start", "(started)"]

@@ -1,0 +1,435 @@
+"""The command line: its surface, its refusals, and a run with the fake engine in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import cpinfra
+import fake_engine
+from cpinfra import cli
+from cpinfra.cli import COMMANDS
+from cpinfra.cli import output
+from cpinfra.outcome import ExitCode
+from cpinfra.proof.supervisor import Supervisor
+
+HERE = Path(__file__).parent
+PACKAGE = str(Path(cpinfra.__file__).parents[1])
+GOLDEN = HERE / "golden" / "cli.json"
+# An empty CUDA_VISIBLE_DEVICES makes machines with and without GPUs alike.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": PACKAGE, "CUDA_VISIBLE_DEVICES": "", "TERM": "xterm"}
+
+
+def surface() -> dict[str, Any]:
+    """Commands with their options, and exit codes, as programs rely on them."""
+    context = click.Context(cli.cli)
+    commands = {}
+    for name in COMMANDS:
+        command = cli.cli.get_command(context, name)
+        assert command is not None
+        commands[name] = {
+            "/".join(parameter.opts): {
+                "default": parameter.default if isinstance(parameter.default, str) else None,
+                "metavar": getattr(parameter, "metavar", None),
+                "flag": bool(getattr(parameter, "is_flag", False)),
+                "repeated": bool(getattr(parameter, "multiple", False)),
+            }
+            for parameter in command.params
+        }
+    codes = {code.name: int(code) for code in ExitCode}
+    return {"commands": commands, "exit_codes": codes}
+
+
+class TestSurface:
+    """What other programs and people's scripts rely on."""
+
+    def test_options_and_exit_codes_are_those_of_the_golden(self) -> None:
+        """A new, changed or lost option is seen here; a missing golden is no excuse."""
+        assert GOLDEN.is_file(), "tests/golden/cli.json is missing"
+
+        assert surface() == json.loads(GOLDEN.read_text())
+
+    def test_no_command_escapes_the_golden(self) -> None:
+        """Every module of the command line that defines a command is in the table, and so in the golden."""
+        modules = {path.stem for path in Path(cli.__file__).parent.glob("*.py")}
+        commands = {
+            name
+            for name in modules - {"__init__", "output", "render", "summary"}
+            if (Path(cli.__file__).parent / f"{name}.py").read_text().count("@click.command(")
+        }
+
+        assert commands == {lazy.module for lazy in COMMANDS.values()}
+        assert set(json.loads(GOLDEN.read_text())["commands"]) == set(COMMANDS)
+
+    @pytest.mark.parametrize("name", COMMANDS)
+    def test_short_help_is_the_commands_own(self, name: str) -> None:
+        """The list of commands, which imports none of them, says what each says of itself."""
+        command = cli.cli.get_command(click.Context(cli.cli), name)
+
+        assert command is not None
+        assert (command.help or "").splitlines()[0] == COMMANDS[name].short_help
+
+    def test_every_option_is_explained(self) -> None:
+        """No option without a help text, no command without an example."""
+        for name in COMMANDS:
+            command = cli.cli.get_command(click.Context(cli.cli), name)
+            assert command is not None
+            assert "Examples:" in (command.epilog or "")
+            assert [p.name for p in command.params if not getattr(p, "help", "")] == []
+
+    @pytest.mark.parametrize("flag", ["-h", "--help"])
+    @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
+    def test_help_both_ways(self, command: list[str], flag: str) -> None:
+        """Long and short, for the group and each command."""
+        result = CliRunner().invoke(cli.cli, [*command, flag], prog_name="cpinfra")
+
+        assert result.exit_code == 0
+        assert result.output.startswith("Usage: cpinfra")
+
+    def test_version(self) -> None:
+        """Name and version, nothing else."""
+        assert CliRunner().invoke(cli.cli, ["--version"]).output == f"cpinfra {cpinfra.__version__}\n"
+
+
+class TestLightness:
+    """Help and refusals import nothing heavy."""
+
+    @pytest.mark.parametrize(
+        "arguments", [["--help"], ["--version"], ["prove", "--help"], ["prove", "--ranks", "0"], ["nope"]]
+    )
+    def test_nothing_heavy_is_imported(self, arguments: list[str]) -> None:
+        """Neither pydantic, rich nor torch; for the group's help not even the engine."""
+        source = (
+            "import sys\n"
+            "from cpinfra.cli import main\n"
+            "main(sys.argv[1:])\n"
+            "print([name for name in sys.modules if name.partition('.')[0] in ('pydantic', 'rich', 'torch')"
+            " or name.startswith('cpinfra.proof') and sys.argv[1] == '--help'])\n"
+        )
+        argv = [sys.executable, "-c", source, *arguments]
+        ran = subprocess.run(argv, env=ENVIRONMENT, capture_output=True, text=True, check=True, timeout=60)
+
+        assert ran.stdout.splitlines()[-1] == "[]"
+
+    def test_help_costs_little_more_than_click(self) -> None:
+        """At most twice what importing click costs, by the best of several."""
+
+        def best(argv: Sequence[str]) -> float:
+            times = []
+            for _ in range(7):
+                started = time.perf_counter()
+                subprocess.run(argv, env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True, timeout=60)
+                times.append(time.perf_counter() - started)
+            return min(times)
+
+        helped = best([sys.executable, "-m", "cpinfra", "--help"])
+        clicked = best([sys.executable, "-c", "import click"])
+
+        assert helped < 2 * clicked
+
+    def test_the_zygote_is_started_first(self, tmp_path: Path) -> None:
+        """On a terminal too, the engine is entered before pydantic or rich are imported."""
+        ran = prove(tmp_path, "--python", sys.executable, on_terminal=True, FAKE_ENGINE_LIGHT="1")
+
+        assert ran.returncode == 0, ran.stdout
+
+
+class TestRefusals:
+    """Usage mistakes: exit 2, all of them, no traceback, nothing written."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "texts"),
+        [
+            (
+                ["--ranks", "0", "--cp", "2x3", "--only", "nope"],
+                ["3 mistakes:", "--ranks 0", "--cp 2x3", "--only 'nope'"],
+            ),
+            (["--cp", "2x2", "--ranks", "5"], ["Error: --cp 2x2 with --ranks 5: 5 is not a multiple of 4"]),
+            (["--python", "/no\n\x1b[31msuch"], ["--python '/no\\n\\x1b[31msuch': no such file"]),
+            (["--nope"], ["No such option"]),
+            (["--ranks"], ["requires an argument"]),
+            (["surplus"], ["unexpected extra argument"]),
+        ],
+    )
+    def test_are_exit_2(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], texts: list[str]
+    ) -> None:
+        """On stderr, with control characters escaped; stdout stays empty."""
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        result = CliRunner().invoke(cli.cli, ["prove", *arguments], prog_name="cpinfra")
+
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        for text in texts:
+            assert text in result.stderr
+        assert "Traceback" not in result.stderr
+        assert "\x1b" not in result.stderr
+        assert list(tmp_path.iterdir()) == []
+
+    def test_json_changes_nothing_about_them(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without a report there is no document."""
+        monkeypatch.chdir(tmp_path)
+        result = CliRunner().invoke(cli.cli, ["prove", "--json", "--ranks", "0"])
+
+        assert (result.exit_code, result.stdout) == (2, "")
+
+    def test_an_unknown_command(self) -> None:
+        """Exit 2, with a way to the help."""
+        result = CliRunner().invoke(cli.cli, ["prov"])
+
+        assert result.exit_code == 2
+        assert "No such command 'prov'" in result.stderr
+
+
+def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, whatever its exit code."""
+    return subprocess.run(command, text=True, timeout=60, check=False, **options)
+
+
+def argv(folder: Path, *arguments: str) -> list[str]:
+    """A proof with the fake engine."""
+    return [
+        sys.executable,
+        str(HERE / "fake_engine.py"),
+        "prove",
+        "--run-dir",
+        str(folder / "run"),
+        *arguments,
+    ]
+
+
+def prove(
+    folder: Path, *arguments: str, engine: str = "pass", on_terminal: bool = False, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run it in a process of its own, with stdout on a pipe or on a terminal."""
+    environment = {**ENVIRONMENT, "FAKE_ENGINE": engine, **environment}
+    command = argv(folder, *arguments)
+    if not on_terminal:
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+    master, slave = pty.openpty()
+    with subprocess.Popen(command, env=environment, stdout=slave, stderr=slave) as process:
+        os.close(slave)
+        shown = b""
+        while data := _read(master):
+            shown += data
+        process.wait(timeout=60)
+    os.close(master)
+    return subprocess.CompletedProcess(command, process.returncode, shown.decode(), "")
+
+
+def _read(master: int) -> bytes:
+    try:
+        return os.read(master, 65536)
+    except OSError:
+        return b""  # EIO: the other end is closed
+
+
+class TestProve:
+    """A whole run."""
+
+    @pytest.mark.parametrize(
+        ("engine", "code", "verdict"),
+        [
+            ("pass", 0, "rehearsed"),
+            ("two-fail", 1, "failed"),
+            ("lost", 3, "not-proven"),
+            ("no-torch", 3, "not-proven"),
+            ("bug", 3, "not-proven"),
+            ("garbled", 1, "failed"),
+            ("interrupted", 130, "not-proven"),
+        ],
+    )
+    def test_exit_code_and_document(self, tmp_path: Path, engine: str, code: int, verdict: str) -> None:
+        """One JSON document on stdout, as on disk; all else on stderr; the exit code says the verdict."""
+        ran = prove(tmp_path, "--json", engine=engine)
+        document = json.loads(ran.stdout)
+
+        assert ran.returncode == code
+        assert (document["schema"], document["verdict"]) == ("cpinfra/1", verdict)
+        assert ran.stdout == (tmp_path / "run" / "report.json").read_text()
+        assert ran.stderr.startswith("device: cpu, as ")
+        assert f"Verdict: {verdict}" in ran.stderr
+        assert "Traceback" not in ran.stderr
+        assert all(line.isprintable() for line in ran.stderr.split("\n"))
+
+    def test_off_a_terminal_plain_lines(self, tmp_path: Path) -> None:
+        """One line per event, no colour, then the summary; nothing on stderr."""
+        ran = prove(tmp_path)
+
+        assert "\x1b" not in ran.stdout
+        assert ran.stderr == ""
+        assert ran.stdout.count("  collective.all_gather pass (0.250 s, 48 comparisons)\n") == 1
+        assert ran.stdout.endswith(f"Report: {tmp_path}/run/report.json\n")
+
+    def test_on_a_terminal_live(self, tmp_path: Path) -> None:
+        """Colour, and a picture that is removed again before the summary."""
+        ran = prove(tmp_path, engine="two-fail", on_terminal=True)
+
+        assert ran.returncode == 1
+        assert "\x1b[1;31mfail" in ran.stdout
+        assert "\x1b[?25h" in ran.stdout  # the cursor is shown again
+        assert "Traceback" not in ran.stdout
+        summary = ran.stdout[ran.stdout.rindex("Checks") :]
+        assert "collective.all_gather was contradicted" in summary
+
+    def test_a_dumb_terminal_gets_plain_lines(self, tmp_path: Path) -> None:
+        """TERM=dumb understands no picture."""
+        ran = prove(tmp_path, on_terminal=True, TERM="dumb")
+
+        assert ran.returncode == 0
+        assert "\x1b" not in ran.stdout
+
+    def test_foreign_text_does_not_garble(self, tmp_path: Path) -> None:
+        """Control characters, markup and undecodable bytes are shown as escapes, on a terminal too."""
+        plain = prove(tmp_path, engine="garbled").stdout
+        live = prove(tmp_path, engine="garbled", on_terminal=True).stdout
+
+        for shown in (plain, live):
+            assert "\\x1b[31m\\x07 \\udcff \\u202e [bold]é" in shown
+            assert "\x1b[31m\x07" not in shown
+        assert "p2p.ring fail: one\\ntwo\\x1b" in plain
+
+    def test_ascii_terminals_get_escapes(self, tmp_path: Path) -> None:
+        """What the stream cannot encode is no error."""
+        ran = prove(tmp_path, engine="garbled", PYTHONIOENCODING="ascii")
+
+        assert ran.returncode == 1
+        assert "[bold]\\xe9" in ran.stdout
+
+    def test_interrupted_before_anything_runs(self, tmp_path: Path) -> None:
+        """Ctrl-C while the machine is looked at: 130, no traceback, nothing written."""
+        source = (
+            "import os, signal, cpinfra.settle\n"
+            "cpinfra.settle.usable_gpus = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+            "from cpinfra.cli import main; raise SystemExit(main(['prove']))"
+        )
+        command = [sys.executable, "-c", source]
+        ran = run(command, env=ENVIRONMENT, cwd=tmp_path, capture_output=True)
+
+        assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "\ncpinfra: interrupted\n")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_error_of_ours_is_not_exit_1(self, tmp_path: Path) -> None:
+        """Python's own exit code for a traceback would say that the machine failed."""
+        source = (
+            "import cpinfra.settle\n"
+            "cpinfra.settle.usable_gpus = None\n"
+            "from cpinfra.cli import main; raise SystemExit(main(['prove']))"
+        )
+        command = [sys.executable, "-c", source]
+        ran = run(command, env=ENVIRONMENT, cwd=tmp_path, capture_output=True)
+
+        assert ran.returncode == 3
+        assert ran.stderr.endswith("cpinfra: this is an error of cpinfra, please report it\n")
+        assert "TypeError" in ran.stderr
+
+
+class TestBrokenStreams:
+    """Nobody may be there to read; the run goes on, the report is on disk, the exit code is the verdict's."""
+
+    @pytest.mark.parametrize("arguments", [[], ["--json"]])
+    @pytest.mark.parametrize("redirect", [">/dev/full", ">&-", ">/dev/full 2>&1", ">&- 2>&- <&-", "| true"])
+    def test_output_that_takes_nothing(self, tmp_path: Path, arguments: list[str], redirect: str) -> None:
+        """Full device, closed stream, closed pipe: no traceback."""
+        command = " ".join(map(_quoted, argv(tmp_path, *arguments)))
+        script = f"set -o pipefail; {command} {redirect}"
+        environment = {**ENVIRONMENT, "FAKE_ENGINE": "two-fail"}
+        ran = subprocess.run(
+            ["bash", "-c", script],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+        assert ran.returncode == 1
+        assert "Traceback" not in ran.stderr
+        assert "Exception ignored" not in ran.stderr
+        assert json.loads((tmp_path / "run" / "report.json").read_text())["verdict"] == "failed"
+
+    def test_lost_output_is_said_where_it_can_be(self, tmp_path: Path) -> None:
+        """On stderr, with the place of the report."""
+        script = f"{' '.join(map(_quoted, argv(tmp_path, '--json')))} >/dev/full"
+        ran = run(["bash", "-c", script], env=ENVIRONMENT, capture_output=True)
+
+        lost = (
+            f"cpinfra: output lost (No space left on device); the report lies at {tmp_path}/run/report.json"
+        )
+        assert ran.stderr.splitlines()[-1] == lost
+
+    def test_a_terminal_that_goes_away(self, tmp_path: Path) -> None:
+        """EIO in the middle of the live picture."""
+        master, slave = pty.openpty()
+        environment = {**ENVIRONMENT, "FAKE_ENGINE": "two-fail"}
+        with subprocess.Popen(
+            argv(tmp_path),
+            env=environment,
+            stdout=slave,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            os.close(slave)
+            assert os.read(master, 10)
+            os.close(master)
+            _, stderr = process.communicate(timeout=60)
+
+        assert process.returncode == 1
+        assert "Traceback" not in stderr
+        assert (tmp_path / "run" / "report.json").is_file()
+
+    @pytest.mark.parametrize("arguments", ["--help", "prove --help", "prove --ranks 0", "nope"])
+    @pytest.mark.parametrize("redirect", [">/dev/full 2>/dev/full", ">&- 2>&-"])
+    def test_help_and_refusals_into_nothing(self, arguments: str, redirect: str) -> None:
+        """No traceback, and never the exit code of a failed machine."""
+        script = f"{_quoted(sys.executable)} -m cpinfra {arguments} {redirect}"
+        ran = run(["bash", "-c", script], env=ENVIRONMENT)
+
+        assert ran.returncode in (0, 2, 3)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+class TestOutput:
+    """A stream that may break."""
+
+    def test_without_a_stream(self) -> None:
+        """Python has no stdout where the caller closed it."""
+        out = output.Output(None)
+
+        assert out.write("x") == 1
+        assert (out.isatty(), out.lost) == (False, "it is closed")
+
+    def test_after_a_failure_nothing_more_is_tried(self, tmp_path: Path) -> None:
+        """The reason is kept; later writes are silent."""
+        with Path("/dev/full").open("w") as full:
+            out = output.Output(full)
+            out.write("x")
+
+            assert out.lost == "No space left on device"
+            assert out.write("yz") == 2
+
+
+def test_the_fake_engine_has_the_real_ones_interface() -> None:
+    """What these tests stand on: the supervisor is entered, run and left as the fake is."""
+    shared = {"__init__", "__enter__", "__exit__", "run"}
+
+    assert shared <= set(vars(fake_engine.FakeSupervisor))
+    assert shared <= set(vars(Supervisor))

@@ -1,0 +1,123 @@
+"""What a user reads when the target interpreter cannot be used, and the environment that it runs in."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from cpinfra.outcome import Finding
+from cpinfra.outcome import Severity
+from cpinfra.proof import findings
+from cpinfra.proof.environment import HARDENING
+from cpinfra.proof.environment import zygote_environment
+from cpinfra.worker.processes import COOKIE_VARIABLE
+
+HOSTILE = '/opt/my env\'s "best" $HOME `id`/bin/python'
+MISSING = {"type": "ModuleNotFoundError", "text": "No module named 'torch'", "module": "torch"}
+BROKEN = {"type": "ImportError", "text": "libcudart.so.12: cannot open", "module": "torch"}
+BUILT_WITHOUT = {
+    "type": "ImportError",
+    "text": "torch.distributed.is_available() is False: x",
+    "module": "torch",
+}
+
+
+def every(python: str) -> dict[str, Finding]:
+    """One finding of each kind."""
+    return {
+        "interpreter-not-python": findings.not_python(python, "it ended by exit code 2", "usage: ls"),
+        "interpreter-too-old": findings.too_old(python, {"python": "3.9.1"}),
+        "torch-missing": findings.import_failed(python, MISSING),
+        "torch-import-failed": findings.import_failed(python, BROKEN),
+        "torch-no-distributed": findings.import_failed(python, BUILT_WITHOUT),
+        "torch-import-died": findings.import_died(python, "SIGSEGV", ""),
+        "torch-import-hung": findings.import_hung(python, 20.4, True, "File x, line 1"),
+        "fork-unsafe": findings.fork_unsafe(python, ["2 threads beside the main one: a, b"]),
+        "node-folder-no-room": findings.no_room(python, "/dev/shm: No space left on device"),
+        "zygote-died": findings.zygote_died(python, "SIGKILL", "last words"),
+        "cpinfra-bug": findings.worker_bug(python, "Traceback"),
+    }
+
+
+@pytest.mark.parametrize("name", every("python"))
+def test_each_way_to_fail_has_a_finding_of_its_own(name: str) -> None:
+    """Blocking, with what was got, what was expected and what to do."""
+    finding = every(HOSTILE)[name]
+
+    assert finding.id == name
+    assert finding.severity is Severity.BLOCKING
+    assert all((finding.what, finding.got, finding.expected, finding.remedy))
+
+
+@pytest.mark.parametrize("name", every("python"))
+def test_the_command_can_be_pasted_whatever_the_path_is(name: str) -> None:
+    """Quotes, spaces and dollars in the interpreter's path reach a shell as they are."""
+    words = shlex.split(every(HOSTILE)[name].command)
+
+    assert words[:2] == [HOSTILE, "-c"]
+    assert len(words) == 3
+    compile(words[2], "command", "exec")
+
+
+def test_a_plain_path_is_shown_plainly() -> None:
+    """No quotes where none are needed."""
+    assert findings.too_old("/usr/bin/python3", {"python": "3.9.1"}).command.startswith(
+        "/usr/bin/python3 -c "
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "got"),
+    [
+        (FileNotFoundError(2, "No such file or directory"), "/x/python: No such file or directory"),
+        (PermissionError(13, "Permission denied"), "/x/python: Permission denied"),
+        (OSError("odd"), "/x/python: odd"),
+    ],
+)
+def test_what_the_kernel_would_not_run_is_told_in_its_words(error: OSError, got: str) -> None:
+    """The path and the reason."""
+    finding = findings.not_executable("/x/python", error)
+
+    assert (finding.id, finding.got) == ("interpreter-not-python", got)
+    assert "--python" in finding.remedy
+
+
+def test_foreign_output_is_quoted_by_its_end() -> None:
+    """No control character of it reaches a terminal, and no flood of it the report."""
+    finding = findings.not_python("p", "it ended by exit code 1", "\x1b[31mred" + "x" * 5000 + "\nthe end")
+
+    assert finding.got.endswith(r"x\nthe end'")
+    assert "\x1b" not in finding.got
+    assert len(finding.got) < 700
+    assert findings.import_died("p", "SIGSEGV", " \n").got == "SIGSEGV; its last output: nothing"
+
+
+def test_a_run_folder_that_filled_up_is_a_warning() -> None:
+    """It changes no outcome, and lists each trouble."""
+    finding = findings.logs_incomplete(["/a: No space left on device", "/b: Read-only file system"])
+
+    assert finding.severity is Severity.WARNING
+    assert finding.got == "/a: No space left on device; /b: Read-only file system"
+
+
+def test_the_environment_is_the_callers_with_what_ranks_need() -> None:
+    """Our values win over the user's, since a thread or a resolver's wait would spoil the proof."""
+    base = {"PATH": "/bin", "OMP_NUM_THREADS": "16", "GLOO_SOCKET_IFNAME": "ib0", COOKIE_VARIABLE: "outer"}
+    made = zygote_environment(base, "inner", gpu_uuids=())
+
+    assert made["PATH"] == "/bin"
+    assert HARDENING.items() <= made.items()
+    assert made["GLOO_SOCKET_IFNAME"] == "lo"
+    assert made[COOKIE_VARIABLE] == "inner"
+    assert base["OMP_NUM_THREADS"] == "16"
+
+
+def test_the_visible_gpus_are_fixed_in_rank_order() -> None:
+    """By UUID, and none at all on the CPU: not what the caller's environment would show."""
+    base = {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}
+
+    assert zygote_environment(base, "c", gpu_uuids=())["CUDA_VISIBLE_DEVICES"] == ""
+    made = zygote_environment(base, "c", gpu_uuids=("GPU-b", "GPU-a"))
+    assert made["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-a"
+    assert made["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
