@@ -359,7 +359,7 @@ class TestChecks:
 
         lost = next(check for check in answer.report.checks if check.outcome == "unknown")
         assert lost.reason == "the engine gave no result for it"
-        assert "error of cpinfra" in lost.remedy
+        assert "bug of cpinfra" in lost.remedy
         assert int(answer.exit_code) == 3
 
     def test_the_catalogue_gives_the_order(self, bench: Bench) -> None:

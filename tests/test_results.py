@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cpinfra.outcome import BUG_REMEDY
 from cpinfra.outcome import CheckResult
 from cpinfra.outcome import Outcome
 from cpinfra.proof import results
@@ -186,7 +187,7 @@ def test_our_own_bug_is_unknown_and_no_verdict_on_the_machine() -> None:
         answer(1),
     )
 
-    assert said(result) == ("unknown", "rank 0: KeyError: 'a'; rank 2: ValueError: b", "remedy for 0")
+    assert said(result) == ("unknown", "rank 0: KeyError: 'a'; rank 2: ValueError: b", BUG_REMEDY)
 
 
 def test_a_contradiction_outweighs_our_own_bug() -> None:
@@ -351,7 +352,7 @@ def test_an_error_of_ours_before_a_check_is_unknown() -> None:
 
     assert result.outcome is Outcome.UNKNOWN
     assert result.reason == "ranks 0, 2: Disagreement: other plans"
-    assert result.remedy.startswith("this is an error of cpinfra, not of your machine")
+    assert result.remedy == BUG_REMEDY
 
 
 def test_what_torch_raised_outweighs_what_we_raised() -> None:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from .asked import ProveRequest
 from .mesh import UsageProblem
+from .outcome import BUG_REMEDY
 from .outcome import Finding
 from .outcome import Severity
 from .proof import run_folder
@@ -117,5 +118,5 @@ def _bug(error: Exception) -> Finding:
         what="cpinfra itself failed",
         got="".join(traceback.format_exception(error)),
         expected="no error of ours",
-        remedy="this is an error of cpinfra, not of your machine: please report it with the run folder",
+        remedy=BUG_REMEDY,
     )

@@ -32,7 +32,6 @@ REPORT = "report.json"
 _NOT_ASKED = "not asked by prove"
 _NOT_RUN = "no run was made"
 _NOT_TOLD = "the target interpreter did not get so far as to say"
-_BUG_REMEDY = "this is an error of cpinfra, not of your machine: please report it with the run folder"
 _UNFINISHED = Finding(
     id="run-unfinished",
     severity=Severity.BLOCKING,
@@ -150,7 +149,7 @@ def _why_unknown(device: Device, findings: Sequence[Finding]) -> tuple[str, str]
         return f"not run: {device.obstacle.what}: {device.obstacle.got}", device.obstacle.remedy
     if findings:
         return f"not run: {findings[-1].what}", findings[-1].remedy
-    return "the engine gave no result for it", _BUG_REMEDY
+    return "the engine gave no result for it", outcome.BUG_REMEDY
 
 
 def _stored(settled: Settled, folder: RunFolder, proof: Proof | None, judged: _Judged) -> ProveAnswer:

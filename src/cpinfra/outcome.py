@@ -69,6 +69,10 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+BUG_REMEDY = "this is a bug of cpinfra, not of your machine: please report it with the run folder"
+"""What to do about an exception of our own code, which is never a verdict on hardware."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
     """One observation about hardware, software or prerequisites."""

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from ..outcome import BUG_REMEDY
 from ..outcome import Finding
 from ..outcome import Severity
 from . import stacks
@@ -158,7 +159,7 @@ def worker_bug(python: str, text: str) -> Finding:
         what="cpinfra itself failed in the target interpreter",
         got=_quoted(text),
         expected="no error of ours",
-        remedy="this is an error of cpinfra, not of your machine: please report it with the run folder",
+        remedy=BUG_REMEDY,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
+from ..outcome import BUG_REMEDY
 from ..outcome import CheckResult
 from ..outcome import Outcome
 from ..worker.channel import Message
@@ -17,9 +18,6 @@ from .generation import Answer
 from .generation import Generation
 
 RERUN_REMEDY = "run it again by itself: cpinfra prove --only {check}"
-BUG_REMEDY = (
-    "this is an error of cpinfra, not of your machine: please report it with the traceback in the run folder"
-)
 RAISED_REMEDY = "see the traceback in the rank's log in the run folder"
 
 _SHARED = ("absent", "dtypes", "shapes", "forms", "repetitions")
