@@ -5,6 +5,7 @@ Standard library only up to the start of the zygote; what is heavy is imported w
 
 from __future__ import annotations
 
+import importlib
 import os
 import traceback
 from pathlib import Path
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["ProveRequest", "Reporter", "UsageProblem", "prove"]
 
 
-_WORTH_KEEPING = ("software", "check", "hang")
+_WORTH_KEEPING = ("forked", "check", "hang")
 """Events after which the report on disk is renewed: what is known survives the death of anybody."""
 
 
@@ -75,7 +76,7 @@ def _folder(run_dir: Path | None) -> RunFolder:
 
 
 def _conclude(settled: Settled, folder: RunFolder, proof: Proof | None, *, final: bool = True) -> ProveAnswer:
-    from .conclude import conclude  # imports pydantic, which takes longer than the zygote may be kept waiting
+    from .conclude import conclude  # imports pydantic: not before the zygote is started
 
     return conclude(settled, folder, proof, final=final)
 
@@ -89,6 +90,7 @@ def _run(settled: Settled, folder: RunFolder, reporter: Reporter) -> ProveAnswer
     try:
         with Supervisor(_proof_request(settled), folder, take) as supervisor:
             reporter.engine_started()
+            importlib.import_module(".conclude", __package__)  # pydantic, while the zygote imports torch
             # Written before the engine is torn down: what goes wrong then cannot take the report along.
             return _conclude(settled, folder, supervisor.run())
     except Exception as error:  # noqa: BLE001 - an error of ours leaves a report too, and is no verdict on hardware
