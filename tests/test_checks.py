@@ -105,8 +105,8 @@ def test_a_pass_says_what_it_covers(clean: list[Answers], name: str) -> None:
 
     assert sorted(evidence["dtypes"]) == ["bfloat16", "float16", "float32", "float64", "int32", "int64"]
     assert evidence["absent"] == {}
-    assert evidence["repetitions"] in {8, 10, 20}
-    assert evidence["comparisons"] >= 10
+    assert evidence["repetitions"] in {8, 9, 18}
+    assert evidence["comparisons"] >= 9
     assert evidence["bytes_moved"] > evidence["elements"] > 10_000
     assert evidence["shapes"]
 

@@ -59,6 +59,7 @@ def live(berth: Berth) -> int:
     the supervisor has seen the others, since closing its groups would make innocent peers fail.
     """
     die_with_parent(berth.zygote_pid)
+    _keep_to_one_cpu(berth)
     torch.set_num_threads(1)  # a child of a process that has used OpenMP hangs with more
     _open_log(berth)
     writer = Writer(berth.events_fd)
@@ -73,6 +74,20 @@ def live(berth: Berth) -> int:
         _await_phase(ledger, berth.spec.patience_s)
         return 1
     return 0
+
+
+def _keep_to_one_cpu(berth: Berth) -> None:
+    """Where ranks outnumber CPUs, give each one of its own to share with few.
+
+    gloo hands every message from one thread to another; on one CPU that costs a fifth less than across
+    two (docs/decisions/0006), and more parallelism than CPUs there is not.
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    if berth.spec.device == "cpu" and berth.spec.world > len(cpus):
+        try:
+            os.sched_setaffinity(0, {cpus[berth.rank % len(cpus)]})
+        except OSError:
+            pass  # a sandbox that forbids it costs time, nothing else
 
 
 def _open_log(berth: Berth) -> None:

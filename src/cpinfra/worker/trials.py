@@ -29,7 +29,7 @@ MAX_REPETITIONS = 63
 
 # For up to 4 ranks, up to 16, and above. NCCL: comparisons a check makes, the design's figures. gloo: rounds
 # of messages, since each costs 2 to 3 ms at 4 ranks on two cores whatever its size (docs/decisions/0006).
-_BUDGETS = {"nccl": (48, 16, 6), "gloo": (20, 10, 6)}
+_BUDGETS = {"nccl": (48, 16, 6), "gloo": (18, 8, 6)}
 
 KIB = 1 << 10
 MIB = 1 << 20
