@@ -6,9 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import engine
 from cpinfra.outcome import Severity
@@ -193,12 +196,54 @@ def test_a_thread_that_an_import_starts_makes_a_fork_unsafe(tmp_path: Path) -> N
     assert "1 threads beside the main one" in got
 
 
-def test_the_zip_minds_no_modules_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`checks`, `comm`, `probe`, `cpinfra` of the target's own are neither imported nor in the way."""
-    for name in ("checks", "comm", "probe", "cpinfra", "worker", "outcome", "_shared"):
+def requirements(name: str) -> Iterator[metadata.Distribution]:
+    """A distribution and all that it needs here, each at least once."""
+    found = metadata.distribution(name)
+    yield found
+    for line in found.requires or ():
+        wanted = Requirement(line)
+        if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
+            yield from requirements(wanted.name)
+
+
+def with_torch_alone(folder: Path) -> str:
+    """A Python with this one's torch and what torch needs, and nothing of what cpinfra needs."""
+    python = interpreter(folder, None)
+    (site,) = folder.glob("lib/python3*/site-packages")
+    for found in requirements("torch"):
+        tops = {Path(str(file)).parts[0] for file in found.files or () if ".." not in Path(str(file)).parts}
+        for top in tops:
+            link = site / top
+            if not link.exists():
+                link.symlink_to(Path(str(found.locate_file(top))))
+    return python
+
+
+def test_torch_alone_is_enough_beside_conflicting_modules(tmp_path: Path) -> None:
+    """None of our dependencies, and `checks`, `comm`, `probe`, `cpinfra` of others in site-packages."""
+    python = with_torch_alone(tmp_path / "alone")
+    (site,) = (tmp_path / "alone").glob("lib/python3*/site-packages")
+    for name in ("checks", "comm", "probe", "cpinfra", "worker", "outcome", "proof"):
+        (site / f"{name}.py").write_text(f"raise RuntimeError('the wrong {name} was imported')\n")
+    absent = "import click, pydantic, rich, pynvml"
+    assert subprocess.run([python, "-c", absent], stderr=subprocess.DEVNULL, check=False).returncode == 1
+
+    ran = engine.prove(tmp_path / "run", python=python)
+
+    assert set(ran.outcomes().values()) == {"pass"}
+    assert ran.proof.software is not None
+    assert ran.proof.software["python"] == python
+
+
+def test_modules_on_pythonpath_are_not_taken_for_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor are those that the user's PYTHONPATH or working directory hold."""
+    for name in ("checks", "comm", "probe", "cpinfra", "worker", "outcome"):
         (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('the wrong {name} was imported')\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.chdir(tmp_path)
 
-    ran = engine.prove(tmp_path / "run")
+    ran = engine.prove(tmp_path / "run", only="collective.*")
 
     assert set(ran.outcomes().values()) == {"pass"}
