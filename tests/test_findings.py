@@ -121,3 +121,33 @@ def test_the_visible_gpus_are_fixed_in_rank_order() -> None:
     made = zygote_environment(base, "c", gpu_uuids=("GPU-b", "GPU-a"))
     assert made["CUDA_VISIBLE_DEVICES"] == "GPU-b,GPU-a"
     assert made["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def software(torch: str, hip: str | None = None) -> dict[str, object]:
+    """The part of the worker's answer that the rules on torch read."""
+    return {"torch": torch, "hip_build": hip}
+
+
+@pytest.mark.parametrize("version", ["2.5.0", "2.13.0+cpu", "2.14.1+cu130", "3.0.0a1", "unknown"])
+def test_allows_a_torch_that_is_new_enough(version: str) -> None:
+    """2.5 and newer are expected to work; a version that cannot be read is not called old."""
+    assert findings.of_torch("python", software(version)) == []
+
+
+@pytest.mark.parametrize("version", ["2.4.1+cu121", "1.13.1", "2.0"])
+def test_an_old_torch_is_warned_of(version: str) -> None:
+    """It still runs: what it passes it has passed."""
+    (found,) = findings.of_torch("python", software(version))
+
+    assert (found.id, found.severity) == ("torch-untested", Severity.WARNING)
+    assert found.got == f"torch {version}"
+    assert found.expected == "torch 2.5 or newer"
+
+
+def test_rocm_is_refused_in_one_sentence() -> None:
+    """Both an old torch and ROCm are told at once."""
+    rocm, old = findings.of_torch("python", software("2.4.0+rocm6.1", "6.1.40091"))
+
+    assert (rocm.id, rocm.severity) == ("rocm-unsupported", Severity.BLOCKING)
+    assert rocm.got == "torch 2.4.0+rocm6.1, ROCm 6.1.40091"
+    assert old.id == "torch-untested"

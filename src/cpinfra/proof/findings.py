@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,8 @@ from ..outcome import Severity
 from . import stacks
 
 _TRY = '{python} -c "import torch, torch.distributed as d; print(torch.__version__, d.is_available())"'
+
+OLDEST_TORCH = (2, 5)
 
 _NAME_ANOTHER = (
     "give the interpreter of the environment in which your model runs: --python /path/to/bin/python"
@@ -111,6 +114,40 @@ def import_hung(python: str, seconds: float, idle: bool, stack: str) -> Finding:
         got=f"the import {how} for {seconds:.0f} s{_standing(stack)}",
         expected="an import that ends, or at least reads files",
         remedy="look at what that line waits for: a file system that does not answer, a lock, a .pth file",
+    )
+
+
+def of_torch(python: str, software: Mapping[str, Any]) -> list[Finding]:
+    """What a torch that imports says against itself: too old to be expected to work, or for ROCm."""
+    found = []
+    if software["hip_build"] is not None:
+        found.append(_rocm(python, software))
+    version = re.match(r"(\d+)\.(\d+)", software["torch"])
+    if version is not None and (int(version[1]), int(version[2])) < OLDEST_TORCH:
+        found.append(_old_torch(software["torch"]))
+    return found
+
+
+def _rocm(python: str, software: Mapping[str, Any]) -> Finding:
+    return _blocking(
+        "rocm-unsupported",
+        python,
+        what="this torch was built for ROCm, which cpinfra does not support",
+        got=f"torch {software['torch']}, ROCm {software['hip_build']}",
+        expected="a torch built for CUDA, or for the CPU alone",
+        remedy="name an interpreter with such a torch: --python",
+    )
+
+
+def _old_torch(version: str) -> Finding:
+    oldest = ".".join(map(str, OLDEST_TORCH))
+    return Finding(
+        id="torch-untested",
+        severity=Severity.WARNING,
+        what="this torch is older than any that cpinfra is expected to work with",
+        got=f"torch {version}",
+        expected=f"torch {oldest} or newer",
+        remedy="update torch; until then take a failure for a question to both, cpinfra and torch",
     )
 
 

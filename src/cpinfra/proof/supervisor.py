@@ -18,6 +18,7 @@ from typing import Any
 
 from ..outcome import CheckResult
 from ..outcome import Finding
+from ..outcome import Severity
 from ..worker import node_local
 from ..worker import processes
 from ..worker.channel import ChannelError
@@ -83,6 +84,12 @@ class Proof:
     hang: Hang | None = None
     interrupted: str = ""
     """Name of the signal that ended the run early."""
+
+    @property
+    def obstacle(self) -> Finding | None:
+        """The newest finding that keeps the run from going on."""
+        blocking = [finding for finding in self.findings if finding.severity is Severity.BLOCKING]
+        return blocking[-1] if blocking else None
 
 
 class ZygoteLost(Exception):
@@ -156,7 +163,7 @@ class Supervisor:
             self.proof.findings.append(findings.zygote_died(self.request.python, str(lost), self._output()))
         self._fill_unknown()
         idle = [fault for fault in self.request.faults if fault not in self._fired]
-        if idle and not self.proof.findings and not self.proof.interrupted:
+        if idle and self.proof.obstacle is None and not self.proof.interrupted:
             self.proof.findings.append(findings.not_fired(idle))
         if self._folder.troubles:
             self.proof.findings.append(findings.logs_incomplete(self._folder.troubles))
@@ -172,9 +179,10 @@ class Supervisor:
             return False
         self.proof.software = answer["software"]
         self._emit("software", seconds=answer["seconds"], **answer["software"])
+        self.proof.findings += findings.of_torch(self.request.python, answer["software"])
         if answer["unsafe"]:
             self.proof.findings.append(findings.fork_unsafe(self.request.python, answer["unsafe"]))
-        return not answer["unsafe"]
+        return self.proof.obstacle is None
 
     def _run_batches(self, zygote: Zygote) -> None:
         """The checks that need nothing more first, while the zygote imports what the others need."""
@@ -186,7 +194,7 @@ class Supervisor:
             left = batch
             if batch is late and late and not early:
                 zygote.order("import", modules=modules)
-            while left and not self.proof.findings:
+            while left and self.proof.obstacle is None:
                 number += 1
                 generation = self._fork(zygote, left, number)
                 if batch is early and number == 1 and modules:
@@ -301,8 +309,8 @@ class Supervisor:
         proof = self.proof
         if proof.interrupted:
             reason, remedy = f"not run: interrupted by {proof.interrupted}", "run it again"
-        elif proof.findings:
-            reason, remedy = f"not run: {proof.findings[-1].what}", proof.findings[-1].remedy
+        elif proof.obstacle is not None:
+            reason, remedy = f"not run: {proof.obstacle.what}", proof.obstacle.remedy
         else:
             reason, remedy = (
                 "not run: its generation ended first",
