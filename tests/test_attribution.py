@@ -81,6 +81,7 @@ def generation(world: int, *, released: bool = False, exits: Mapping[int, Any] |
         cp1=world,
         device="cpu",
         backend="gloo",
+        gpu_uuids=(),
         checks=("collective.all_reduce",),
         salt=1,
         faults=(),

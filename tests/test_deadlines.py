@@ -110,7 +110,7 @@ def test_more_ranks_than_processors_get_more_time(monkeypatch: pytest.MonkeyPatc
     assert many.operation_s == 8 * few.operation_s
     assert many.join_s == 8 * few.join_s
     assert many.leave_s == 8 * few.leave_s
-    assert (many.import_max_s, many.hello_s) == (few.import_max_s, few.hello_s)
+    assert (many.import_max_s, many.hello_max_s) == (few.import_max_s, few.hello_max_s)
 
 
 @pytest.mark.parametrize("operation_s", [None, 0.1, 500.0])

@@ -171,9 +171,9 @@ def test_an_error_of_ours_is_unknown_and_says_so(tmp_path: Path, monkeypatch: py
 
 def test_a_rank_that_never_joins_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the others wait in init, the one that is still at its device is the culprit."""
-    late = "\n\ndef _device(spec, rank):\n    time.sleep(600 if rank == 2 else 0)\n"
+    late = "\n\ndef take(spec, rank):\n    import time\n    time.sleep(600 if rank == 2 else 0)\n"
     late += "    return torch.device('cpu')\n"
-    engine.altered_worker(monkeypatch, tmp_path, {"worker/rank.py": late})
+    engine.altered_worker(monkeypatch, tmp_path, {"worker/device.py": late})
     monkeypatch.setitem(deadlines.DEVICE_S, "cpu", 1.0)
 
     ran = engine.prove(tmp_path / "run", only=ALL_REDUCE)
@@ -257,6 +257,7 @@ def _spec(checks: tuple[str, ...]) -> GenerationSpec:
         cp1=1,
         device="cpu",
         backend="gloo",
+        gpu_uuids=(),
         checks=checks,
         salt=1,
         faults=(),

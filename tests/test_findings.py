@@ -32,7 +32,7 @@ def every(python: str) -> dict[str, Finding]:
         "torch-import-failed": findings.import_failed(python, BROKEN),
         "torch-no-distributed": findings.import_failed(python, BUILT_WITHOUT),
         "torch-import-died": findings.import_died(python, "SIGSEGV", ""),
-        "torch-import-hung": findings.import_hung(python, 20.4, True, "File x, line 1"),
+        "torch-import-hung": findings.import_hung(python, "torch", 20.4, True, "File x, line 1"),
         "fork-unsafe": findings.fork_unsafe(python, ["2 threads beside the main one: a, b"]),
         "node-folder-no-room": findings.no_room(python, "/dev/shm: No space left on device"),
         "zygote-died": findings.zygote_died(python, "SIGKILL", "last words"),
@@ -125,19 +125,24 @@ def test_the_visible_gpus_are_fixed_in_rank_order() -> None:
 
 def software(torch: str, hip: str | None = None) -> dict[str, object]:
     """The part of the worker's answer that the rules on torch read."""
-    return {"torch": torch, "hip_build": hip}
+    return {"torch": torch, "hip_build": hip, "cuda_build": None, "backends": {"gloo": True, "nccl": False}}
+
+
+def of_torch(facts: dict[str, object], device: str = "cpu", backend: str = "gloo") -> list[Finding]:
+    """The findings for a run on this device."""
+    return findings.of_torch("python", facts, device=device, backend=backend)
 
 
 @pytest.mark.parametrize("version", ["2.5.0", "2.13.0+cpu", "2.14.1+cu130", "3.0.0a1", "unknown"])
 def test_allows_a_torch_that_is_new_enough(version: str) -> None:
     """2.5 and newer are expected to work; a version that cannot be read is not called old."""
-    assert findings.of_torch("python", software(version)) == []
+    assert of_torch(software(version)) == []
 
 
 @pytest.mark.parametrize("version", ["2.4.1+cu121", "1.13.1", "2.0"])
 def test_an_old_torch_is_warned_of(version: str) -> None:
     """It still runs: what it passes it has passed."""
-    (found,) = findings.of_torch("python", software(version))
+    (found,) = of_torch(software(version))
 
     assert (found.id, found.severity) == ("torch-untested", Severity.WARNING)
     assert found.got == f"torch {version}"
@@ -146,8 +151,30 @@ def test_an_old_torch_is_warned_of(version: str) -> None:
 
 def test_rocm_is_refused_in_one_sentence() -> None:
     """Both an old torch and ROCm are told at once."""
-    rocm, old = findings.of_torch("python", software("2.4.0+rocm6.1", "6.1.40091"))
+    rocm, old = of_torch(software("2.4.0+rocm6.1", "6.1.40091"))
 
     assert (rocm.id, rocm.severity) == ("rocm-unsupported", Severity.BLOCKING)
     assert rocm.got == "torch 2.4.0+rocm6.1, ROCm 6.1.40091"
     assert old.id == "torch-untested"
+
+
+def test_a_torch_without_cuda_is_refused_on_gpus() -> None:
+    """It would fall back to the CPU, or fail in words that blame somebody else."""
+    (found,) = of_torch(software("2.13.0+cpu"), device="cuda", backend="nccl")
+
+    assert (found.id, found.severity) == ("torch-cpu-only", Severity.BLOCKING)
+    assert "--python" in found.remedy
+    assert "--device cpu" in found.remedy
+
+
+@pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda", "nccl")])
+def test_a_torch_without_the_backend_is_refused(device: str, backend: str) -> None:
+    """And the message names the backends that are there."""
+    other = {"gloo": "nccl", "nccl": "gloo"}[backend]
+    facts = {**software("2.13.0"), "cuda_build": "13.0", "backends": {backend: False, other: True}}
+
+    (found,) = of_torch(facts, device=device, backend=backend)
+
+    assert (found.id, found.severity) == ("backend-missing", Severity.BLOCKING)
+    assert found.got == f"torch 2.13.0 with backends: {other}"
+    assert found.expected == f"a torch whose torch.distributed has {backend}"

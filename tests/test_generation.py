@@ -25,6 +25,7 @@ def generation() -> Generation:
         cp1=2,
         device="cpu",
         backend="gloo",
+        gpu_uuids=(),
         checks=("a.x", "a.y"),
         salt=1,
         faults=(),

@@ -31,6 +31,19 @@ ENVIRONMENT = {"PATH": os.environ.get("PATH", "")}
 
 Ask = Callable[..., GpuAnswer]
 
+# PCI address, vendor and class, as sysfs writes them.
+DISPLAYS = (("0000:17:00.0", "0x10de", "0x030200"), ("0000:65:00.0", "0x10de", "0x030000"))
+OTHERS = (("0000:18:00.0", "0x10de", "0x068000"), ("0000:00:02.0", "0x8086", "0x030000"))
+
+
+def plug(root: Path, *boards: tuple[str, str, str]) -> None:
+    """Put boards on the PCI bus below `root`."""
+    for address, vendor, kind in boards:
+        folder = root / "sys/bus/pci/devices" / address
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text(vendor + "\n")
+        (folder / "class").write_text(kind + "\n")
+
 
 def gpu(index: int, **changes: Any) -> dict[str, Any]:
     """A free GPU as the child writes it."""
@@ -111,12 +124,18 @@ class TestFree:
         assert UUIDS[0] in answer.reason
         assert UUIDS[1] in answer.reason
 
-    def test_a_driver_without_gpus_is_none(self, ask: Ask) -> None:
-        """The driver answers zero: not the same as no driver."""
+    @pytest.mark.parametrize("boards", [0, 2])
+    def test_a_driver_that_shows_no_gpu_is_no_machine_without_gpus(
+        self, ask: Ask, machine: Path, boards: int
+    ) -> None:
+        """The driver answers zero, whatever the bus shows: not the same as no driver; the boards are named."""
+        plug(machine, *DISPLAYS[:boards])
         answer = ask(document())
 
         assert (answer.state, answer.busy) == ("none", ())
-        assert answer.reason == "the driver is there and shows no GPU"
+        shown = "2 NVIDIA GPU(s): 0000:17:00.0, 0000:65:00.0" if boards else "no NVIDIA GPU"
+        assert answer.reason == f"the NVIDIA driver is there and shows no GPU; the PCI bus shows {shown}"
+        assert "dmesg" in answer.remedy
 
     @pytest.mark.parametrize(
         ("changes", "reason"),
@@ -153,30 +172,41 @@ class TestFree:
 class TestNoAnswer:
     """No driver, a hung driver, a broken answer: three states, and none is zero GPUs."""
 
-    def test_no_driver_starts_no_child(self, tmp_path: Path) -> None:
-        """On a machine without a sign of a driver the answer costs next to nothing."""
-        started = time.perf_counter()
-        answer = gpus.usable_gpus({}, 20, argv=["/does/not/exist"], root=tmp_path)
+    def test_a_machine_without_nvidia_starts_no_child(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """No sign of a driver and no board, beside others' boards: told from files alone."""
+        monkeypatch.setattr(child, "ask", None)
+        plug(tmp_path, *OTHERS)
+        answer = gpus.usable_gpus({}, 20, root=tmp_path)
 
-        assert time.perf_counter() - started < 0.06
-        assert answer.state == "no-driver"
-        assert answer.warnings == ()
+        assert answer.state == "absent"
+        assert answer.reason == "no NVIDIA driver and no NVIDIA GPU on the PCI bus"
+        assert answer.remarks == ()
 
-    def test_no_driver_although_the_bus_shows_gpus(self, tmp_path: Path) -> None:
-        """Two NVIDIA display devices, and others, on the bus: said as a warning, with their number."""
-        displays = [("0x10de", "0x030200"), ("0x10de", "0x030000")]
-        others = [("0x10de", "0x020000"), ("0x8086", "0x030000")]
-        for number, (vendor, kind) in enumerate(displays + others):
-            folder = tmp_path / f"sys/bus/pci/devices/{number}"
-            folder.mkdir(parents=True)
-            (folder / "vendor").write_text(vendor + "\n")
-            (folder / "class").write_text(kind + "\n")
-
+    def test_boards_without_a_driver_are_named(self, tmp_path: Path) -> None:
+        """Two NVIDIA display devices, and others, on the bus: no machine without GPUs."""
+        plug(tmp_path, *DISPLAYS, *OTHERS)
         answer = gpus.usable_gpus({}, 20, root=tmp_path)
 
         assert answer.state == "no-driver"
-        assert "the PCI bus shows 2 NVIDIA GPU(s)" in answer.reason
-        assert len(answer.warnings) == 1
+        assert answer.reason == (
+            "no NVIDIA driver is installed; the PCI bus shows 2 NVIDIA GPU(s): 0000:17:00.0, 0000:65:00.0"
+        )
+        assert "modprobe nvidia" in answer.remedy
+
+    def test_boards_that_are_hidden_on_purpose_are_hidden(self, tmp_path: Path) -> None:
+        """Whoever wants no GPU needs no driver for them either."""
+        plug(tmp_path, *DISPLAYS)
+
+        assert gpus.usable_gpus({visible.VARIABLE: ""}, 20, root=tmp_path).state == "hidden"
+
+    def test_a_device_that_cannot_be_read_is_no_gpu(self, tmp_path: Path) -> None:
+        """One that went while it was looked at."""
+        plug(tmp_path, *DISPLAYS)
+        (tmp_path / "sys/bus/pci/devices/0000:17:00.0/class").unlink()
+
+        assert gpus.boards_seen(tmp_path) == ("0000:65:00.0",)
 
     @pytest.mark.parametrize(
         "sign", ["dev/nvidiactl", "usr/lib64/libnvidia-ml.so.1", "lib/libnvidia-ml.so.1"]
@@ -250,7 +280,7 @@ class TestNoAnswer:
     @pytest.mark.parametrize(
         ("code", "state", "remedy"),
         [
-            ("NVML_ERROR_DRIVER_NOT_LOADED", "no-driver", "load the NVIDIA driver"),
+            ("NVML_ERROR_DRIVER_NOT_LOADED", "no-driver", "load the driver (modprobe nvidia"),
             ("NVML_ERROR_LIBRARY_NOT_FOUND", "error", "libnvidia-ml.so.1"),
             ("NVML_ERROR_LIB_RM_VERSION_MISMATCH", "error", "reboot"),
             ("NVML_ERROR_UNKNOWN", "error", "in a container"),
@@ -263,17 +293,23 @@ class TestNoAnswer:
         answer = ask({"error": {"code": code, "text": "Its words"}})
 
         assert answer.state == state
-        assert answer.reason == f"NVML: Its words ({code})"
+        bus = "; the PCI bus shows no NVIDIA GPU" if state == "no-driver" else ""
+        assert answer.reason == f"NVML: Its words ({code}){bus}"
         assert remedy in answer.remedy
 
-    def test_library_without_kernel_driver_is_no_driver(self, tmp_path: Path) -> None:
-        """A container image that ships the library, on a host without a driver."""
+    @pytest.mark.parametrize("code", ["NVML_ERROR_LIBRARY_NOT_FOUND", "NVML_ERROR_DRIVER_NOT_LOADED"])
+    @pytest.mark.parametrize(("boards", "state"), [(0, "absent"), (2, "no-driver")])
+    def test_library_without_kernel_driver(self, tmp_path: Path, code: str, boards: int, state: str) -> None:
+        """An image that ships the library: on a host without GPUs, and on one whose driver is not loaded."""
+        plug(tmp_path, *DISPLAYS[:boards])
         (tmp_path / "usr/lib64").mkdir(parents=True)
         (tmp_path / "usr/lib64/libnvidia-ml.so.1").touch()
-        words = json.dumps({"error": {"code": "NVML_ERROR_LIBRARY_NOT_FOUND", "text": "t"}})
+        words = json.dumps({"error": {"code": code, "text": "t"}})
         argv = [sys.executable, "-I", "-c", f"print({words!r})"]
+        answer = gpus.usable_gpus(ENVIRONMENT, 20, argv=argv, root=tmp_path)
 
-        assert gpus.usable_gpus(ENVIRONMENT, 20, argv=argv, root=tmp_path).state == "no-driver"
+        assert answer.state == state
+        assert ("0000:17:00.0, 0000:65:00.0" in answer.reason) == bool(boards)
 
     def test_a_child_that_cannot_start(self, machine: Path) -> None:
         """A program that is not there is an error that names it."""
@@ -303,7 +339,7 @@ class TestNamed:
         """No GPU, by the user's or the batch system's wish: no driver call, no error."""
         answer = ask("raise SystemExit('must not be started')", {visible.VARIABLE: value})
 
-        assert answer.state == "none"
+        assert answer.state == "hidden"
         assert answer.busy == ()
         assert repr(value) in answer.reason
 
@@ -320,11 +356,30 @@ class TestNamed:
         answer = ask(three, {visible.VARIABLE: "0,1,2"})
 
         assert len(answer.gpus) == 3
-        assert len(answer.warnings) == 2
-        assert UUIDS[0] in answer.warnings[0]
-        assert "1 compute process(es)" in answer.warnings[0]
-        assert UUIDS[2] in answer.warnings[1]
-        assert "5000 MiB" in answer.warnings[1]
+        order, one, two = answer.remarks
+        assert (order.kind, order.is_warning) == ("order", False)
+        assert [(used.kind, used.is_warning) for used in (one, two)] == [("in-use", True)] * 2
+        assert UUIDS[0] in one.text
+        assert "1 compute process(es)" in one.text
+        assert UUIDS[2] in two.text
+        assert "5000 MiB" in two.text
+
+    @pytest.mark.parametrize(
+        ("value", "kinds"),
+        [
+            ("0,1", [("order", True)]),
+            ("0,7", [("cut-short", True), ("order", True)]),
+            (f"{UUIDS[0]},7", [("cut-short", True)]),
+            (UUIDS[0], []),
+        ],
+    )
+    def test_each_remark_is_of_its_kind(self, ask: Ask, value: str, kinds: list[tuple[str, bool]]) -> None:
+        """Where the list was cut short and how numbers were counted are told apart, among unlike GPUs."""
+        answer = ask(document(gpu(0), gpu(1, name="A40")), {visible.VARIABLE: value})
+
+        assert [(remark.kind, remark.is_warning) for remark in answer.remarks] == kinds
+        for remark in answer.remarks:
+            assert ("names no GPU here" in remark.text) == (remark.kind == "cut-short")
 
     def test_named_and_mig_is_not_used(self, ask: Ask) -> None:
         """A GPU that cannot be used is not used, although it is named."""

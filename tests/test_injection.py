@@ -31,6 +31,7 @@ SPEC = GenerationSpec(
     cp1=5,
     device="cpu",
     backend="gloo",
+    gpu_uuids=(),
     checks=("p2p.ring", "collective.all_reduce"),
     salt=7,
     faults=("kill:1",),

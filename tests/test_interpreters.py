@@ -71,7 +71,7 @@ def test_a_program_that_writes_without_end_fills_no_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Output of what never says hello is cut at a MiB, and its silence is bounded."""
-    monkeypatch.setattr(deadlines, "HELLO_S", 1.0)
+    monkeypatch.setattr(deadlines, "HELLO_MAX_S", 1.0)
 
     name, got, _ = finding_of(tmp_path, program(tmp_path / "yes", "#!/bin/sh\nexec yes\n"))
 

@@ -59,6 +59,7 @@ def generation(*answers: dict[str, Any], world: int = 4) -> Generation:
         cp1=world,
         device="cpu",
         backend="gloo",
+        gpu_uuids=(),
         checks=(CHECK.id,),
         salt=1,
         faults=(),
@@ -317,14 +318,14 @@ def test_answers_of_another_check_do_not_count() -> None:
     assert results.result_of(OTHER, "main", made, None).reason == "no answer from ranks 0, 1, 2, 3 of 4"
 
 
-def trouble(rank: int, text: str, *, in_door: bool) -> dict[str, Any]:
+def trouble(rank: int, text: str, *, kind: str) -> dict[str, Any]:
     """An exception outside any check."""
     told = {
-        "type": "DoorError" if in_door else "Disagreement",
+        "type": "DoorError" if kind == "door" else "Disagreement",
         "text": text,
         "traceback": f"Traceback of {rank}",
     }
-    return {"event": "trouble", "generation": 3, "rank": rank, "in_door": in_door, **told}
+    return {"event": "trouble", "generation": 3, "rank": rank, "kind": kind, **told}
 
 
 def troubled(*troubles: dict[str, Any]) -> CheckResult:
@@ -335,7 +336,7 @@ def troubled(*troubles: dict[str, Any]) -> CheckResult:
 
 def test_torch_that_raises_before_a_check_fails_it() -> None:
     """Two ranks, two texts, both told; it is torch that spoke, so it is about the machine."""
-    result = troubled(trouble(1, "no route", in_door=True), trouble(0, "refused", in_door=True))
+    result = troubled(trouble(1, "no route", kind="door"), trouble(0, "refused", kind="door"))
 
     assert said(result) == (
         "fail",
@@ -348,7 +349,7 @@ def test_torch_that_raises_before_a_check_fails_it() -> None:
 
 def test_an_error_of_ours_before_a_check_is_unknown() -> None:
     """And says whose error it is; the same text of several ranks is told once."""
-    result = troubled(trouble(0, "other plans", in_door=False), trouble(2, "other plans", in_door=False))
+    result = troubled(trouble(0, "other plans", kind="ours"), trouble(2, "other plans", kind="ours"))
 
     assert result.outcome is Outcome.UNKNOWN
     assert result.reason == "ranks 0, 2: Disagreement: other plans"
@@ -357,9 +358,7 @@ def test_an_error_of_ours_before_a_check_is_unknown() -> None:
 
 def test_what_torch_raised_outweighs_what_we_raised() -> None:
     """Only torch's own words are told as the reason."""
-    result = troubled(
-        trouble(0, "no digest from rank 1", in_door=False), trouble(1, "no route", in_door=True)
-    )
+    result = troubled(trouble(0, "no digest from rank 1", kind="ours"), trouble(1, "no route", kind="door"))
 
     assert result.outcome is Outcome.FAIL
     assert result.reason == "rank 1: DoorError: no route"

@@ -85,16 +85,25 @@ def _run(settled: Settled, folder: RunFolder, reporter: Reporter) -> ProveAnswer
     def take(event: dict[str, Any]) -> None:
         reporter.event(event)
         if event["event"] in _WORTH_KEEPING:
-            _conclude(settled, folder, supervisor.proof, final=False)
+            _keep(settled, folder, supervisor.proof)
 
+    supervisor = Supervisor(_proof_request(settled), folder, take)
     try:
-        with Supervisor(_proof_request(settled), folder, take) as supervisor:
+        with supervisor:
             reporter.engine_started()
             importlib.import_module(".conclude", __package__)  # pydantic, while the zygote imports torch
-            # Written before the engine is torn down: what goes wrong then cannot take the report along.
             return _conclude(settled, folder, supervisor.run())
     except Exception as error:  # noqa: BLE001 - an error of ours leaves a report too, and is no verdict on hardware
-        return _conclude(settled, folder, Proof(findings=[_bug(error)]))
+        supervisor.proof.findings.append(_bug(error))
+        return _conclude(settled, folder, supervisor.proof)
+
+
+def _keep(settled: Settled, folder: RunFolder, proof: Proof) -> None:
+    """Put what is known by now on disk; what goes wrong here must not end the run that it is about."""
+    try:
+        _conclude(settled, folder, proof, final=False)
+    except Exception as error:  # noqa: BLE001 - said among the findings of the run
+        folder.note(f"a report of the unfinished run: {type(error).__name__}: {error}")
 
 
 def _proof_request(settled: Settled) -> ProofRequest:

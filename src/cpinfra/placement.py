@@ -1,7 +1,7 @@
 """Where a proof runs: on which device, on which of its GPUs, with how many ranks in which mesh.
 
-`prove` never falls back to the CPU by itself where GPUs are present: a GPU that is busy, or a driver that
-does not answer, is an obstacle that is told, not a reason to test something else.
+`prove` never falls back to the CPU by itself where GPUs are present: a GPU that is busy, a board without a
+driver, or a driver that does not answer is an obstacle that is told, not a reason to test something else.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from . import mesh as meshes
 from .asked import Numbers
 from .hardware.gpus import Gpu
 from .hardware.gpus import GpuAnswer
+from .hardware.gpus import Remark
 from .mesh import Mesh
 from .mesh import UsageProblem
 from .outcome import Finding
@@ -25,6 +26,9 @@ CPU_RANKS = 4
 """Ranks of a rehearsal for which no number was given."""
 FEWEST_GPUS = 4
 """GPUs that the smallest square mesh takes."""
+
+_NO_GPUS = ("hidden", "absent")
+"""What the driver's answer must be for `--device auto` to take the CPU: no GPU on purpose, or none at all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +56,7 @@ def decide(asked: str, answer: GpuAnswer | None) -> Device:
         return Device(kind="cpu", says=f"cpu, as asked: {_REHEARSAL}")
     if answer.state == "gpus":
         return Device(kind="cuda", says=f"cuda: {_models(answer.gpus)} over nccl", answer=answer)
-    if asked == "auto" and (answer.state == "no-driver" or (answer.state == "none" and not answer.busy)):
+    if asked == "auto" and answer.state in _NO_GPUS:
         return Device(kind="cpu", says=f"cpu, as {answer.reason}: {_REHEARSAL}", answer=answer)
     says = f"cuda: nothing can run: {answer.reason}"
     return Device(kind="cuda", says=says, answer=answer, obstacle=_obstacle(answer))
@@ -65,6 +69,8 @@ def _models(gpus: Sequence[Gpu]) -> str:
 def _obstacle(answer: GpuAnswer) -> Finding:
     names = {
         "none": "gpus-busy" if answer.busy else "no-usable-gpu",
+        "hidden": "no-usable-gpu",
+        "absent": "no-gpu",
         "no-driver": "no-driver",
         "hung": "driver-hung",
     }
@@ -84,8 +90,7 @@ def findings(device: Device) -> tuple[Finding, ...]:
     if device.answer is None:
         return ()
     found = [_busy(gpu.label, gpu.reason) for gpu in device.answer.busy]
-    found += [_remark("gpu-selection", Severity.INFO, note) for note in device.answer.notes]
-    found += [_remark("gpu-selection", Severity.WARNING, warning) for warning in device.answer.warnings]
+    found += [_remark(remark) for remark in device.answer.remarks]
     if device.gpus:
         found.append(_unclaimed(device.gpus))
     if 0 < len(device.gpus) < FEWEST_GPUS:
@@ -106,15 +111,30 @@ def _busy(label: str, reason: str) -> Finding:
     )
 
 
-def _remark(name: str, severity: Severity, text: str) -> Finding:
-    return Finding(
-        id=name,
-        severity=severity,
-        what="which GPUs were chosen",
-        got=text,
-        expected="GPUs named by UUID, or in PCI bus order",
-        remedy="name GPUs by UUID in CUDA_VISIBLE_DEVICES (nvidia-smi -L lists them)",
-    )
+_REMARKS = {
+    "order": {
+        "what": "numbers in CUDA_VISIBLE_DEVICES can mean other GPUs to another program",
+        "expected": "GPUs named by UUID, or CUDA_DEVICE_ORDER=PCI_BUS_ID",
+        "remedy": "name GPUs by UUID in CUDA_VISIBLE_DEVICES (nvidia-smi -L lists them), or set "
+        "CUDA_DEVICE_ORDER=PCI_BUS_ID everywhere",
+    },
+    "cut-short": {
+        "what": "not all that CUDA_VISIBLE_DEVICES lists can be used",
+        "expected": "entries that each name one GPU of this machine",
+        "remedy": "correct or remove that entry (nvidia-smi -L lists the GPUs)",
+    },
+    "in-use": {
+        "what": "a GPU that was named is in use",
+        "expected": "GPUs that nobody else uses during the run",
+        "remedy": "end what runs on it if it is yours (nvidia-smi lists it), or name another GPU",
+    },
+}
+"""What each kind of remark on the chosen GPUs means, and what to do about it."""
+
+
+def _remark(remark: Remark) -> Finding:
+    severity = Severity.WARNING if remark.is_warning else Severity.INFO
+    return Finding(id=f"gpus-{remark.kind}", severity=severity, got=remark.text, **_REMARKS[remark.kind])
 
 
 def _unclaimed(gpus: Sequence[Gpu]) -> Finding:

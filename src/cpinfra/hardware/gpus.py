@@ -2,7 +2,8 @@
 
 Those of CUDA_VISIBLE_DEVICES where it is set, else those that run no compute process and have at most
 1 GiB of memory in use. Always as UUIDs; indices are in PCI bus order. NVML is asked in a child process that
-may be killed, since a driver can block for ever.
+may be killed, since a driver can block for ever. Where it shows no GPU, the PCI bus has the last word: boards
+without a driver are no machine without GPUs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from . import visible
 FREE_BELOW_MIB = 1024
 _PROHIBITED = 2  # NVML_COMPUTEMODE_PROHIBITED
 _LIBRARY = "libnvidia-ml.so.1"
+_NVIDIA = "0x10de"
+_DISPLAY_CLASS = "0x03"  # display controllers; what a data-centre GPU is too
 _LIBRARY_FOLDERS = (
     "usr/lib",
     "usr/lib64",
@@ -59,20 +62,33 @@ class BusyGpu:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Remark:
+    """Something about how the GPUs were chosen that the user may not have meant."""
+
+    kind: str
+    """`order`: numbers were counted in PCI bus order. `cut-short`: CUDA_VISIBLE_DEVICES names GPUs that CUDA
+    ignores. `in-use`: a GPU that it names is used by others as well."""
+    text: str
+    is_warning: bool
+    """Whether it probably matters; else it is only told."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GpuAnswer:
     """Which GPUs may be used."""
 
     state: str
-    """`gpus`: at least one. `none`: the driver answers, and none may be used. `no-driver`: there is no
-    NVIDIA driver. `hung`: the driver does not answer. `error`: it could not be told."""
+    """`gpus`: at least one. `hidden`: none, by the wish of the user or the batch system. `absent`: there is
+    no sign of an NVIDIA GPU. `none`: the driver answers, and shows none, or none that may be used.
+    `no-driver`: there is a sign of GPUs, and no driver that is loaded. `hung`: the driver does not answer.
+    `error`: it could not be told."""
     gpus: tuple[Gpu, ...] = ()
     busy: tuple[BusyGpu, ...] = ()
     reason: str = ""
     """Why there is none, unless `state` is `gpus`."""
     remedy: str = ""
     driver_version: str | Unavailable = Unavailable(why="the driver was not asked")
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    remarks: tuple[Remark, ...] = ()
 
 
 def usable_gpus(
@@ -88,18 +104,23 @@ def usable_gpus(
         environment: read for CUDA_VISIBLE_DEVICES, and handed to the child.
         timeout_s: how long the driver may take to answer, in seconds.
         argv: the program that writes NVML's answer, see nvml_child.py; ours by default.
-        root: where the file system starts, for a look at whether there is a driver at all.
+        root: where the file system starts, for a look at the PCI bus and at whether there is a driver at all.
     """
-    if not driver_seen(environment, root):
-        return _no_driver(root)
+    boards, has_driver = boards_seen(root), driver_seen(environment, root)
+    if not boards and not has_driver:
+        return _absent("no NVIDIA driver")
     value = environment.get(visible.VARIABLE)
     if value is not None and visible.hides_all(value):
         reason = f"{visible.VARIABLE}={value!r} hides every GPU"
-        return GpuAnswer(state="none", reason=reason, remedy=f"unset {visible.VARIABLE} to use GPUs")
+        return GpuAnswer(state="hidden", reason=reason, remedy=f"unset {visible.VARIABLE} to use GPUs")
+    if not has_driver:
+        return _no_driver("no NVIDIA driver is installed", boards)
     try:
         machine = nvml.machine(environment, timeout_s, argv)
     except nvml.NoAnswerError as error:
-        return _no_answer(error, root)
+        return _no_answer(error, boards, kernel=_kernel_driver_seen(root))
+    if not machine.seen and not machine.silent:
+        return _none_shown(machine, boards)
     return _free(machine) if value is None else _named(machine, value, environment)
 
 
@@ -119,25 +140,10 @@ def _kernel_driver_seen(root: Path) -> bool:
     return any((root / sign).exists() for sign in ("dev/nvidiactl", "proc/driver/nvidia/version", "dev/dxg"))
 
 
-def _no_answer(error: nvml.NoAnswerError, root: Path) -> GpuAnswer:
-    state = error.state
-    if state == "no-library":
-        state = "error" if _kernel_driver_seen(root) else "no-driver"
-    return GpuAnswer(state=state, reason=error.reason, remedy=error.remedy)
-
-
-def _no_driver(root: Path) -> GpuAnswer:
-    boards = sum(map(_is_nvidia_gpu, (root / "sys/bus/pci/devices").glob("*")))
-    if boards:
-        reason = f"no NVIDIA driver, although the PCI bus shows {boards} NVIDIA GPU(s)"
-        remedy = "install the driver, or start this container with access to the GPUs (docker run --gpus all)"
-    else:
-        reason, remedy = "no NVIDIA driver and no NVIDIA GPU on the PCI bus", "run on a machine with GPUs"
-    warnings = (f"{reason}; {remedy}",) if boards else ()
-    absent = Unavailable(why="there is no NVIDIA driver")
-    return GpuAnswer(
-        state="no-driver", reason=reason, remedy=remedy, driver_version=absent, warnings=warnings
-    )
+def boards_seen(root: Path = Path("/")) -> tuple[str, ...]:
+    """PCI addresses of the NVIDIA display devices on the bus, whether or not anything drives them."""
+    devices = sorted((root / "sys/bus/pci/devices").glob("*"))
+    return tuple(device.name for device in devices if _is_nvidia_gpu(device))
 
 
 def _is_nvidia_gpu(device: Path) -> bool:
@@ -145,7 +151,59 @@ def _is_nvidia_gpu(device: Path) -> bool:
         vendor, kind = (device / "vendor").read_text(), (device / "class").read_text()
     except OSError:
         return False
-    return vendor.strip() == "0x10de" and kind.startswith("0x03")
+    return vendor.strip() == _NVIDIA and kind.startswith(_DISPLAY_CLASS)
+
+
+def _on_the_bus(boards: Sequence[str]) -> str:
+    if not boards:
+        return "the PCI bus shows no NVIDIA GPU"
+    return f"the PCI bus shows {len(boards)} NVIDIA GPU(s): {', '.join(boards)}"
+
+
+def _no_answer(error: nvml.NoAnswerError, boards: Sequence[str], *, kernel: bool) -> GpuAnswer:
+    """NVML did not answer: the machine has no GPU only if nothing else says that it has one.
+
+    Args:
+        error: what NVML, or the child that asks it, said.
+        boards: what is on the PCI bus.
+        kernel: whether there is a sign of the driver's part in the kernel.
+    """
+    gone = error.state == "no-driver" or (error.state == "no-library" and not kernel)
+    if gone and (boards or kernel):
+        return _no_driver(error.reason, boards)
+    if gone:
+        return _absent(error.reason)
+    state = "error" if error.state == "no-library" else error.state
+    return GpuAnswer(state=state, reason=error.reason, remedy=error.remedy)
+
+
+def _absent(reason: str) -> GpuAnswer:
+    absent = Unavailable(why="there is no NVIDIA driver")
+    reason = f"{reason} and no NVIDIA GPU on the PCI bus"
+    return GpuAnswer(
+        state="absent", reason=reason, remedy="run on a machine with GPUs", driver_version=absent
+    )
+
+
+def _no_driver(reason: str, boards: Sequence[str]) -> GpuAnswer:
+    remedy = "load the driver (modprobe nvidia; dmesg says why that fails), or install it; "
+    return GpuAnswer(
+        state="no-driver",
+        reason=f"{reason}; {_on_the_bus(boards)}",
+        remedy=f"{remedy}in a container ask for access to the GPUs (docker run --gpus all)",
+        driver_version=Unavailable(why="the NVIDIA driver is not loaded"),
+    )
+
+
+def _none_shown(machine: nvml.Machine, boards: Sequence[str]) -> GpuAnswer:
+    """The driver is there and counts zero: boards that fell off the bus, or that this process may not see."""
+    remedy = "see dmesg for Xid 79 (fallen off the bus), then reset the GPU or reboot; in a batch job or a "
+    return GpuAnswer(
+        state="none",
+        reason=f"the NVIDIA driver is there and shows no GPU; {_on_the_bus(boards)}",
+        remedy=f"{remedy}container ask for GPUs",
+        driver_version=machine.driver_version,
+    )
 
 
 def _free(machine: nvml.Machine) -> GpuAnswer:
@@ -166,18 +224,25 @@ def _named(machine: nvml.Machine, value: str, environment: Mapping[str, str]) ->
     unusable = {gpu.index: _why_not(gpu) for gpu in named}
     uses = [(gpu, _who_uses(gpu)) for gpu in named]
     used = [f"{gpu.label} is named by {visible.VARIABLE}, and {use}" for gpu, use in uses if use]
-    warnings = (*names.warnings, *used)
+    remarks = _remarks(names, value) + [Remark(kind="in-use", text=text, is_warning=True) for text in used]
     usable = [gpu for gpu in named if not unusable[gpu.index]]
-    return _answer(machine, usable, unusable, notes=names.notes, warnings=warnings)
+    return _answer(machine, usable, unusable, tuple(remarks))
+
+
+def _remarks(names: visible.Visible, value: str) -> list[Remark]:
+    """On the list itself: where CUDA stopped to read, if it did, is said before how numbers were counted."""
+    cut = int(len(names.indices) < len(value.split(",")))
+    kinds = ["cut-short"] * cut + ["order"] * (len(names.warnings) - cut)
+    told = [Remark(kind="order", text=note, is_warning=False) for note in names.notes]
+    warned = zip(kinds, names.warnings, strict=False)
+    return told + [Remark(kind=kind, text=text, is_warning=True) for kind, text in warned]
 
 
 def _answer(
     machine: nvml.Machine,
     usable: Sequence[nvml.Seen],
     reasons: Mapping[int, str],
-    *,
-    notes: tuple[str, ...] = (),
-    warnings: tuple[str, ...] = (),
+    remarks: tuple[Remark, ...] = (),
 ) -> GpuAnswer:
     kept = [gpu for gpu in machine.seen if reasons.get(gpu.index)]
     busy = [BusyGpu(index=gpu.index, label=gpu.label, reason=reasons[gpu.index]) for gpu in kept]
@@ -185,8 +250,8 @@ def _answer(
     busy.sort(key=lambda gpu: gpu.index)
     names = "; ".join(f"{gpu.label}: {gpu.reason}" for gpu in busy)
     total = len(machine.seen) + len(machine.silent)
-    none = f"none of {total} GPU(s) may be used: {names}" if total else "the driver is there and shows no GPU"
-    help_ = "wait, or name those that are yours in CUDA_VISIBLE_DEVICES" if total else "see nvidia-smi -L"
+    none = f"none of {total} GPU(s) may be used: {names}"
+    help_ = f"wait, or name those that are yours in {visible.VARIABLE}"
     return GpuAnswer(
         state="gpus" if usable else "none",
         gpus=tuple(_public(gpu) for gpu in usable),
@@ -194,8 +259,7 @@ def _answer(
         reason="" if usable else none,
         remedy="" if usable else help_,
         driver_version=machine.driver_version,
-        notes=notes,
-        warnings=warnings,
+        remarks=remarks,
     )
 
 

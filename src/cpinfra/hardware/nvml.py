@@ -147,7 +147,7 @@ def _nvml_failure(error: Any, stdout: bytes) -> NoAnswerError:
 
 
 _FAILURES = {
-    "NVML_ERROR_DRIVER_NOT_LOADED": ("no-driver", "load the NVIDIA driver, or run on a machine with GPUs"),
+    "NVML_ERROR_DRIVER_NOT_LOADED": ("no-driver", "load the NVIDIA driver"),
     "NVML_ERROR_LIBRARY_NOT_FOUND": ("no-library", _NO_LIBRARY),
     "NVML_ERROR_LIB_RM_VERSION_MISMATCH": ("error", "the driver was updated under a running system: reboot"),
     "NVML_ERROR_UNKNOWN": ("error", _LOST_RULES),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from ..worker.ledger import Stage
 CLOCK_STEP_MAX_S = 0.25
 """Between two looks the clock gains at most this: a supervisor that was suspended or late blames nobody."""
 
-HELLO_S = 30.0
+HELLO_IDLE_S = 20.0
+HELLO_MAX_S = 60.0
 IMPORT_IDLE_S = 20.0
 IMPORT_MAX_S = 300.0
+FORK_S = 30.0
 DEVICE_S = {"cpu": 10.0, "cuda": 60.0}
 JOIN_S = {"cpu": 20.0, "cuda": 60.0}
 OPERATION_S = 10.0
@@ -27,11 +30,13 @@ STOPPED_S = 1.0
 class Budgets:
     """Seconds without any progress after which a stage counts as hung."""
 
-    hello_s: float
-    """From the start of the interpreter to its first word."""
+    hello_idle_s: float
+    """Of an interpreter that has not said its first word, and neither computes nor reads."""
+    hello_max_s: float
     import_idle_s: float
     """Of an import that neither computes nor reads: a cold file cache does, and is waited for."""
     import_max_s: float
+    fork_s: float
     device_s: float
     join_s: float
     operation_s: float
@@ -76,9 +81,11 @@ def budgets(world: int, device: str, operation_s: float | None) -> Budgets:
     load = max(1.0, world / (4 * len(os.sched_getaffinity(0))))
     operation = operation_s if operation_s is not None else OPERATION_S * load
     return Budgets(
-        hello_s=HELLO_S,
+        hello_idle_s=HELLO_IDLE_S,
+        hello_max_s=HELLO_MAX_S,
         import_idle_s=IMPORT_IDLE_S,
         import_max_s=IMPORT_MAX_S,
+        fork_s=FORK_S * load,
         device_s=DEVICE_S[device] * load,
         join_s=JOIN_S[device] * load,
         operation_s=operation,
@@ -102,6 +109,27 @@ class Clock:
         self.still_s = 0.0 if state != self._seen else self.still_s + step
         self._seen = state
         return self.still_s
+
+
+class Patience:
+    """With one process: it may be slow as long as it does anything, but not for ever."""
+
+    def __init__(self, pid: int, *, idle_s: float, max_s: float) -> None:
+        self._pid = pid
+        self._idle_s = idle_s
+        self._max_s = max_s
+        self._started = time.monotonic()
+        self._clock = Clock()
+        self.waited_s = 0.0
+        self.idle = False
+        """Whether it is out because the process neither computed nor read anything."""
+
+    def is_out(self) -> bool:
+        """Look at the process; whether there is nothing to wait for any more."""
+        now = time.monotonic()
+        self.waited_s = now - self._started
+        self.idle = self._clock.look(progress_of(self._pid), now) > self._idle_s
+        return self.idle or self.waited_s > self._max_s
 
 
 def progress_of(pid: int) -> tuple[int, ...]:

@@ -104,24 +104,28 @@ def import_died(python: str, how: str, output: str) -> Finding:
     )
 
 
-def import_hung(python: str, seconds: float, idle: bool, stack: str) -> Finding:
+def import_hung(python: str, what: str, seconds: float, idle: bool, stack: str) -> Finding:
     """The import did not come back."""
     how = "neither computed nor read anything" if idle else "did not end"
     return _blocking(
         "torch-import-hung",
         python,
-        what="importing torch hangs in the target interpreter",
+        what=f"importing {what} hangs in the target interpreter",
         got=f"the import {how} for {seconds:.0f} s{_standing(stack)}",
         expected="an import that ends, or at least reads files",
         remedy="look at what that line waits for: a file system that does not answer, a lock, a .pth file",
     )
 
 
-def of_torch(python: str, software: Mapping[str, Any]) -> list[Finding]:
-    """What a torch that imports says against itself: too old to be expected to work, or for ROCm."""
+def of_torch(python: str, software: Mapping[str, Any], *, device: str, backend: str) -> list[Finding]:
+    """What a torch that imports says against itself: for ROCm, without CUDA or the backend, or too old."""
     found = []
     if software["hip_build"] is not None:
         found.append(_rocm(python, software))
+    elif device == "cuda" and software["cuda_build"] is None:
+        found.append(_cpu_only(python, software))
+    elif not software["backends"][backend]:
+        found.append(_no_backend(python, software, backend))
     version = re.match(r"(\d+)\.(\d+)", software["torch"])
     if version is not None and (int(version[1]), int(version[2])) < OLDEST_TORCH:
         found.append(_old_torch(software["torch"]))
@@ -136,6 +140,42 @@ def _rocm(python: str, software: Mapping[str, Any]) -> Finding:
         got=f"torch {software['torch']}, ROCm {software['hip_build']}",
         expected="a torch built for CUDA, or for the CPU alone",
         remedy="name an interpreter with such a torch: --python",
+    )
+
+
+def _cpu_only(python: str, software: Mapping[str, Any]) -> Finding:
+    return _blocking(
+        "torch-cpu-only",
+        python,
+        what="this torch was built without CUDA, on a host with GPUs",
+        got=f"torch {software['torch']}",
+        expected="a torch built for CUDA",
+        remedy="install a CUDA build of torch there, or name another interpreter with --python; "
+        "to rehearse without GPUs: --device cpu",
+    )
+
+
+def _no_backend(python: str, software: Mapping[str, Any], backend: str) -> Finding:
+    there = ", ".join(name for name, has in software["backends"].items() if has) or "none"
+    return _blocking(
+        "backend-missing",
+        python,
+        what=f"this torch was built without {backend}",
+        got=f"torch {software['torch']} with backends: {there}",
+        expected=f"a torch whose torch.distributed has {backend}",
+        remedy="install another build of torch there, or name another interpreter with --python",
+    )
+
+
+def not_staged(python: str, error: Exception) -> Finding:
+    """The worker's zip could not be put into the run folder."""
+    return _blocking(
+        "worker-not-staged",
+        python,
+        what="the worker could not be written into the run folder",
+        got=str(error),
+        expected="room for less than a MiB, and an installation of cpinfra that is whole",
+        remedy="free some space, give another folder with --run-dir, or install cpinfra again",
     )
 
 

@@ -111,7 +111,7 @@ class Generation:
             told = {
                 "type": "an error of ours",
                 "text": "its traceback is in the rank's log",
-                "in_door": False,
+                "kind": "ours",
             }
             self.troubles.setdefault(message["rank"], {**message, **told})
         expected = ours or (self.released and message["code"] == 0)

@@ -20,6 +20,11 @@ from .generation import Generation
 RERUN_REMEDY = "run it again by itself: cpinfra prove --only {check}"
 RAISED_REMEDY = "see the traceback in the rank's log in the run folder"
 
+_TROUBLE_REMEDIES = {
+    "door": RAISED_REMEDY,
+    "device": "look at what holds the GPU's memory (nvidia-smi) and at dmesg; then run it again",
+    "ours": BUG_REMEDY,
+}
 _SHARED = ("absent", "dtypes", "shapes", "forms", "repetitions")
 """Evidence that must be the same on all ranks."""
 _SUMMED = ("comparisons", "elements", "bytes_moved")
@@ -51,17 +56,21 @@ def unknown(check: CheckInfo, run: str, reason: str, remedy: str) -> CheckResult
 
 def troubled(check: CheckInfo, run: str, troubles: Mapping[int, Message]) -> CheckResult:
     """The result of a check before which ranks raised: while they joined, say, or compared plans."""
-    in_door = {rank: trouble for rank, trouble in troubles.items() if trouble["in_door"]}
-    told = in_door or troubles
+    in_door = _of_kind(troubles, "door")
+    told = in_door or _of_kind(troubles, "device") or troubles
     return CheckResult(
         id=check.id,
         tier=check.tier,
         run=run,
         outcome=Outcome.FAIL if in_door else Outcome.UNKNOWN,
         reason=_grouped(_trouble_texts(told).items()),
-        remedy=RAISED_REMEDY if in_door else BUG_REMEDY,
+        remedy=_TROUBLE_REMEDIES[next(iter(told.values()))["kind"]],
         evidence={"errors": [{"rank": rank, **trouble} for rank, trouble in told.items()]},
     )
+
+
+def _of_kind(troubles: Mapping[int, Message], kind: str) -> dict[int, Message]:
+    return {rank: trouble for rank, trouble in troubles.items() if trouble["kind"] == kind}
 
 
 def _trouble_texts(troubles: Mapping[int, Message]) -> dict[int, str]:
@@ -108,7 +117,7 @@ def _unanimous(answers: Mapping[int, Answer], rerun: str) -> tuple[Outcome, str,
 
 def _bugs(answers: Mapping[int, Answer], troubles: Mapping[int, Message]) -> dict[int, str]:
     """Errors of our own code, by rank."""
-    ours = {rank: trouble for rank, trouble in troubles.items() if not trouble["in_door"]}
+    ours = _of_kind(troubles, "ours")
     return {rank: answer["reason"] for rank, answer in answers.items() if answer["bug"]} | _trouble_texts(
         ours
     )
@@ -146,6 +155,8 @@ def _evidence(answers: Mapping[int, Answer], generation: Generation, hang: Hang 
     sums = {key: sum(answer["evidence"][key] for answer in answers.values()) for key in _SUMMED}
     spec = generation.spec
     tested = {"world_size": spec.world, "device": spec.device, "backend": spec.backend}
+    if spec.gpu_uuids:
+        tested["gpu_uuids"] = [spec.gpu_uuids[rank % len(spec.gpu_uuids)] for rank in range(spec.world)]
     errors = _errors(answers.values())
     return {
         **tested,

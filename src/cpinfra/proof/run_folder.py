@@ -74,9 +74,12 @@ class RunFolder:
         try:
             action(*arguments, **options)
         except OSError as error:
-            text = f"{error.filename or self.path}: {error.strerror}"
-            if text not in self.troubles:
-                self.troubles.append(text)
+            self.note(f"{error.filename or self.path}: {error.strerror}")
+
+    def note(self, trouble: str) -> None:
+        """Remember something that could not be written, once."""
+        if trouble not in self.troubles:
+            self.troubles.append(trouble)
 
 
 def _locked(path: Path) -> int:

@@ -13,8 +13,7 @@ from ..worker.channel import Message
 from ..worker.signals import STACKS_SIGNAL
 from . import findings
 from .deadlines import Budgets
-from .deadlines import Clock
-from .deadlines import progress_of
+from .deadlines import Patience
 from .zygote import Zygote
 
 _TICK_S = 0.05
@@ -49,58 +48,70 @@ class Startup:
         return self._await_import()
 
     def _await_hello(self) -> None:
-        started = time.monotonic()
-        while (waited := time.monotonic() - started) < self.budgets.hello_s:
-            for message in self._hear():
+        patience = Patience(self.zygote.pid, idle_s=self.budgets.hello_idle_s, max_s=self.budgets.hello_max_s)
+        while not patience.is_out():
+            how, messages = self._hear()
+            for message in messages:
                 if message["event"] == "too-old":
                     raise StartFailure(findings.too_old(self.python, message))
                 if message["event"] == "hello":
                     return
-            how = self.zygote.exit()
-            if how is not None:
+            if how is not None and not messages:
                 raise StartFailure(findings.not_python(self.python, f"it ended by {how}", self._output()))
-        raise StartFailure(
-            findings.not_python(self.python, f"it said nothing for {waited:.0f} s", self._output())
-        )
+        silence = f"it said nothing for {patience.waited_s:.0f} s"
+        raise StartFailure(findings.not_python(self.python, silence, self._output()))
 
     def _await_import(self) -> dict[str, Any]:
-        started, clock = time.monotonic(), Clock()
-        while True:
-            for message in self._hear():
+        patience = Patience(
+            self.zygote.pid, idle_s=self.budgets.import_idle_s, max_s=self.budgets.import_max_s
+        )
+        while not patience.is_out():
+            how, messages = self._hear()
+            for message in messages:
                 if message["event"] == "software":
                     return message
                 if message["event"] in ("import-failed", "bug"):
                     raise StartFailure(_failure(self.python, message))
-            if (how := self.zygote.exit()) is not None:
+            if how is not None and not messages:
                 raise StartFailure(findings.import_died(self.python, how, self._output()))
-            now = time.monotonic()
-            idle = clock.look(progress_of(self.zygote.pid), now) > self.budgets.import_idle_s
-            if idle or now - started > self.budgets.import_max_s:
-                raise StartFailure(findings.import_hung(self.python, now - started, idle, self._stack()))
+        stack = stack_of(self.zygote)
+        raise StartFailure(
+            findings.import_hung(self.python, "torch", patience.waited_s, patience.idle, stack)
+        )
 
-    def _hear(self) -> list[Message]:
-        """What the zygote says next; noise on the pipe means that it is not our worker."""
+    def _hear(self) -> tuple[str | None, list[Message]]:
+        """(How it ended, if it has; what it says next). Noise on the pipe means that it is not our worker.
+
+        Asked in this order: of one that has ended before, all that it said is in the pipe.
+        """
         self.tick()
+        how = self.zygote.exit()
         try:
-            return self.zygote.hear(_TICK_S)
+            return how, self.zygote.hear(_TICK_S)
         except ChannelError as error:
             raise StartFailure(findings.not_python(self.python, str(error), self._output())) from error
 
-    def _stack(self) -> str:
-        """Where the import stands, as faulthandler prints it."""
-        self.zygote.signal(STACKS_SIGNAL)
-        deadline = time.monotonic() + _STACK_WAIT_S
-        while time.monotonic() < deadline:
-            self.zygote.hear(_TICK_S)
-        return self._output()
-
     def _output(self) -> str:
         """The end of what the interpreter printed, what is still in the pipe included."""
-        try:
-            self.zygote.hear(0)
-        except ChannelError:
-            pass
-        return self.zygote.output_tail.decode(errors="replace")
+        return output_of(self.zygote)
+
+
+def stack_of(zygote: Zygote) -> str:
+    """Where the zygote stands, as faulthandler prints it at the end of its output."""
+    zygote.signal(STACKS_SIGNAL)
+    deadline = time.monotonic() + _STACK_WAIT_S
+    while time.monotonic() < deadline:
+        output_of(zygote, _TICK_S)
+    return output_of(zygote)
+
+
+def output_of(zygote: Zygote, wait_s: float = 0.0) -> str:
+    """The end of what the zygote has printed; its messages, if there are any, no longer matter."""
+    try:
+        zygote.hear(wait_s)
+    except ChannelError:
+        pass
+    return zygote.output_tail.decode(errors="replace")
 
 
 def _failure(python: str, message: Message) -> Finding:

@@ -31,6 +31,7 @@ from . import findings
 from . import results
 from .attribution import Hang
 from .catalogue import CheckInfo
+from .deadlines import Patience
 from .deadlines import budgets
 from .environment import zygote_environment
 from .generation import Generation
@@ -39,6 +40,8 @@ from .interrupts import Interrupts
 from .run_folder import RunFolder
 from .startup import StartFailure
 from .startup import Startup
+from .startup import output_of
+from .startup import stack_of
 from .watch import Watch
 from .zygote import Zygote
 
@@ -108,6 +111,11 @@ class Supervisor:
         self._interrupts = Interrupts()
         self._zygote: Zygote | None = None
         self._adopted_before = False
+        self._generations = 0
+        self._imported = False
+        """Whether the zygote has what the later checks need."""
+        self._stillborn = ""
+        """How the ranks of a generation failed to start, if they did: another one would fare no better."""
         self._fired: set[str] = set()
         """Planted faults that have acted."""
         self._salt = secrets.randbelow(1 << 30)
@@ -141,7 +149,11 @@ class Supervisor:
         environment = zygote_environment(os.environ, cookie, gpu_uuids=request.gpu_uuids)
         self._folder.mark("import")
         self._emit("start", python=request.python, world_size=request.world, device=request.device)
-        worker = delivery.stage(self._folder.path)
+        try:
+            worker = delivery.stage(self._folder.path)
+        except (OSError, delivery.DeliveryError) as error:
+            self.proof.findings.append(findings.not_staged(request.python, error))
+            return
         try:
             self._zygote = Zygote(
                 request.python, worker, environment, cookie, self._folder.path / "zygote.log"
@@ -179,30 +191,62 @@ class Supervisor:
             return False
         self.proof.software = answer["software"]
         self._emit("software", seconds=answer["seconds"], **answer["software"])
-        self.proof.findings += findings.of_torch(self.request.python, answer["software"])
+        self.proof.findings += self._of_torch(answer["software"])
         if answer["unsafe"]:
             self.proof.findings.append(findings.fork_unsafe(self.request.python, answer["unsafe"]))
         return self.proof.obstacle is None
+
+    def _of_torch(self, software: dict[str, Any]) -> list[Finding]:
+        request = self.request
+        return findings.of_torch(request.python, software, device=request.device, backend=request.backend)
 
     def _run_batches(self, zygote: Zygote) -> None:
         """The checks that need nothing more first, while the zygote imports what the others need."""
         early = [check for check in self.request.checks if not check.needs]
         late = [check for check in self.request.checks if check.needs]
         modules = list(dict.fromkeys(module for check in late for module in check.needs))
-        number = 0
-        for batch in (early, late):
-            left = batch
-            if batch is late and late and not early:
-                zygote.order("import", modules=modules)
-            while left and self.proof.obstacle is None:
-                number += 1
-                generation = self._fork(zygote, left, number)
-                if batch is early and number == 1 and modules:
-                    zygote.order("import", modules=modules)
-                left = self._run_generation(zygote, generation, left)
+        first = self._fork(zygote, early) if early else None
+        if modules:
+            zygote.order("import", modules=modules)
+        self._run_all(zygote, early, first)
+        if late and self._may_go_on:
+            self._await_import(zygote, modules)
+            self._run_all(zygote, late)
 
-    def _fork(self, zygote: Zygote, checks: Sequence[CheckInfo], number: int) -> Generation:
+    def _run_all(
+        self, zygote: Zygote, checks: Sequence[CheckInfo], generation: Generation | None = None
+    ) -> None:
+        """Run checks in one generation, and what a broken one leaves in another."""
+        left = list(checks)
+        while left and self._may_go_on:
+            left = self._run_generation(zygote, generation or self._fork(zygote, left), left)
+            generation = None
+
+    @property
+    def _may_go_on(self) -> bool:
+        """Whether another generation could do better: not after one whose ranks could not even start."""
+        return self.proof.obstacle is None and not self._stillborn
+
+    def _await_import(self, zygote: Zygote, modules: Sequence[str]) -> None:
+        """Wait until the zygote has what the later checks need, while it makes any progress."""
+        budgets = self._budgets
+        patience = Patience(zygote.pid, idle_s=budgets.import_idle_s, max_s=budgets.import_max_s)
+        while self._may_go_on:
+            for message in self._hear(zygote, _TURN_S):
+                self._take(None, message)
+            if self._imported:
+                return
+            if patience.is_out():
+                what, stack = ", ".join(modules), stack_of(zygote)
+                hung = findings.import_hung(
+                    self.request.python, what, patience.waited_s, patience.idle, stack
+                )
+                self.proof.findings.append(hung)
+
+    def _fork(self, zygote: Zygote, checks: Sequence[CheckInfo]) -> Generation:
         request = self.request
+        self._generations += 1
+        number = self._generations
         spec = GenerationSpec(
             generation=number,
             dp=request.dp,
@@ -210,6 +254,7 @@ class Supervisor:
             cp1=request.cp1,
             device=request.device,
             backend=request.backend,
+            gpu_uuids=request.gpu_uuids,
             checks=tuple(check.id for check in checks),
             salt=self._salt + number,
             faults=tuple(
@@ -241,23 +286,25 @@ class Supervisor:
 
     def _hear(self, zygote: Zygote, timeout_s: float) -> list[Message]:
         self._interrupts.raise_if_any()
+        how = zygote.exit()  # asked first: of one that has ended, all that it said is in the pipe
         try:
             messages = zygote.hear(timeout_s)
         except ChannelError as error:
             raise ZygoteLost(str(error)) from error
-        how = zygote.exit()
         if how is not None and not messages:
             raise ZygoteLost(f"it ended by {how}")
         return messages
 
-    def _take(self, generation: Generation, message: Message) -> None:
-        if message.get("generation") == generation.spec.generation:
+    def _take(self, generation: Generation | None, message: Message) -> None:
+        if generation is not None and message.get("generation") == generation.spec.generation:
             try:
                 generation.absorb(message, time.monotonic())
             except (OSError, LedgerError) as error:
                 raise ZygoteLost(f"the ledger of its ranks cannot be read: {error}") from error
         if message["event"] == "bug":
             self.proof.findings.append(findings.worker_bug(self.request.python, message["traceback"]))
+        elif message["event"] == "imported":
+            self._imported = True
         elif message["event"] == "import-failed":
             self.proof.findings.append(findings.import_failed(self.request.python, message))
         elif message["event"] == "fired" and message["fault"] not in self._fired:
@@ -289,15 +336,22 @@ class Supervisor:
         left = [check for check in checks if check.id not in self.proof.results]
         if not left:
             return []
+        if not generation.answers and (watch.hang is None or watch.hang.check is None):
+            return self._note_stillborn(left[0], generation, watch)
         first = next((check for check in left if watch.hang and check.id == watch.hang.check), left[0])
-        self._settle(self._broken_result(first, generation, watch))
+        self._settle(results.result_of(first, self.request.run, generation, watch.hang))
         return [check for check in left if check is not first]
 
-    def _broken_result(self, check: CheckInfo, generation: Generation, watch: Watch) -> CheckResult:
-        trouble = next(iter(generation.troubles.values()), None)
-        if check.id in generation.answers or (watch.hang and watch.hang.check == check.id) or not trouble:
-            return results.result_of(check, self.request.run, generation, watch.hang)
-        return results.troubled(check, self.request.run, generation.troubles)
+    def _note_stillborn(self, check: CheckInfo, generation: Generation, watch: Watch) -> list[CheckInfo]:
+        """No rank got as far as a check: one result says why, the rest was not run."""
+        if watch.hang is not None:
+            self._stillborn = watch.hang.sentence()
+            result = results.unknown(check, self.request.run, self._stillborn, watch.hang.remedy)
+        else:
+            result = results.troubled(check, self.request.run, generation.troubles)
+            self._stillborn = result.reason
+        self._settle(result)
+        return []
 
     def _refusal(self, message: Message) -> Finding:
         if message["event"] == "no-room":
@@ -312,16 +366,14 @@ class Supervisor:
         elif proof.obstacle is not None:
             reason, remedy = f"not run: {proof.obstacle.what}", proof.obstacle.remedy
         else:
-            reason, remedy = (
-                "not run: its generation ended first",
-                "see the hang; run it again by itself with --only",
-            )
+            reason = f"not run: the ranks could not start: {self._stillborn or 'for no reason that was told'}"
+            remedy = "mend that first; then run it again"
         for check in self.request.checks:
             if check.id not in proof.results:
                 proof.results[check.id] = results.unknown(check, self.request.run, reason, remedy)
 
     def _output(self) -> str:
-        return self._zygote.output_tail.decode(errors="replace") if self._zygote else ""
+        return output_of(self._zygote) if self._zygote else ""
 
     def _emit(self, event: str, **facts: Any) -> None:
         self._progress(self._folder.event(event, **facts))

@@ -75,9 +75,9 @@ class Watch:
             self._look_for_stuck(now)
 
     def _await_fork(self, now: float) -> None:
-        """The zygote forks when it is through with an import that was ordered before."""
-        if now - self._since > self._budgets.import_max_s:
-            self.lost = f"it did not fork the ranks within {self._budgets.import_max_s:.0f} s"
+        """Forking is milliseconds a rank, and nothing else was ordered before it."""
+        if now - self._since > self._budgets.fork_s:
+            self.lost = f"it did not fork the ranks within {self._budgets.fork_s:.0f} s"
             self.over = True
 
     def _release_if_done(self) -> None:
@@ -123,16 +123,16 @@ class Watch:
         self._enter(self._await_stacks, now)
 
     def _await_stacks(self, now: float) -> None:
-        complete = all(self._stack_file(rank).stat().st_size for rank in self._answering())
+        complete = all(self._stack(rank) for rank in self._answering())
         if complete or now - self._since > _STACKS_MAX_S:
             self._judge(now)
 
+    def _living(self) -> list[int]:
+        return [rank for rank in range(self._generation.world) if rank not in self._generation.exits]
+
     def _answering(self) -> list[int]:
         """Living ranks that can run a signal handler and have opened their file."""
-        living = [rank for rank in range(self._generation.world) if rank not in self._generation.exits]
-        return [
-            rank for rank in living if rank in self._states(living, "RSD") and self._stack_file(rank).exists()
-        ]
+        return [rank for rank in self._states(self._living(), "RSD") if self._stack_file(rank).exists()]
 
     def _states(self, ranks: list[int], wanted: str) -> dict[int, str]:
         states = {rank: process_state(self._generation.pids[rank]) for rank in ranks}
@@ -144,12 +144,11 @@ class Watch:
         if not self._stuck and not generation.broken:
             self._enter(self._live, now)  # late, but it moved while its stack was asked for
             return
-        living = [rank for rank in range(generation.world) if rank not in generation.exits]
         self.hang = attribute(
             Evidence(
                 generation=generation,
                 views=generation.views(),
-                states=self._states(living, "RSDTtZ"),
+                states=self._states(self._living(), "RSDTtZ"),
                 stuck=self._stuck,
                 stacks={rank: text for rank in range(generation.world) if (text := self._stack(rank))},
                 now_ns=time.monotonic_ns(),

@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from . import device
 from .comm import Aborted
 from .comm import Door
 from .comm import DoorError
@@ -54,6 +55,11 @@ _TORCH_RAISED = (
     "under NCCL_DEBUG=INFO"
 )
 _OUR_BUG = "A bug in cpinfra, not a fault of the machine: please report it with the traceback in `error`"
+_NO_IMPORT = "Reinstall torch in that environment: a module that it needs cannot be imported"
+DEVICE_REMEDY = (
+    "Look at what holds the GPU's memory (nvidia-smi) and at the driver's log "
+    "(`dmesg | grep -i -e xid -e nvrm`), then run it again"
+)
 _NO_RESULT = "Nothing was compared, so nothing is known; choose another backend, or a newer torch"
 
 
@@ -256,9 +262,15 @@ def run_check(run: CheckRun, on_trial: Callable[[Trial], None]) -> dict[str, obj
         raise
     except DoorError as error:
         text = f"{_type_of(error)} in {error.operation} ({error.site}): {_cause_of(error)}"
+        if isinstance(error.__cause__, ImportError):  # its installation is broken, which says nothing of data
+            return _broken(
+                run.answer(started, "unknown", text, _NO_IMPORT), error, site=error.site, bug=False
+            )
         return _broken(run.answer(started, "fail", text, _TORCH_RAISED), error, site=error.site, bug=False)
     except Exception as error:  # noqa: BLE001 - the one function from an exception to an outcome
         text = f"{type(error).__name__} in the code of {run.check.id}: {error}"
+        if device.is_at_fault(error):
+            return _broken(run.answer(started, "unknown", text, DEVICE_REMEDY), error, site="", bug=False)
         return _broken(run.answer(started, "unknown", text, _OUR_BUG), error, site="", bug=True)
     return run.judge(started)
 

@@ -29,6 +29,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from . import faults
 from .control import Control
+from .control import InjectedError
 from .ledger import Kind
 from .ledger import Ledger
 from .ledger import Pen
@@ -44,8 +45,11 @@ _REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 def _named(*names: str) -> Callable[..., Any]:
     """The first of these that this torch has: it deprecates names before it removes them."""
-    found: Callable[..., Any] = next(getattr(dist, name) for name in names if hasattr(dist, name))
-    return found
+    for name in names:
+        if hasattr(dist, name):
+            found: Callable[..., Any] = getattr(dist, name)
+            return found
+    raise ImportError(f"torch {torch.__version__} has none of torch.distributed.{', '.join(names)}")
 
 
 _all_gather_single = _named("all_gather_single", "all_gather_into_tensor")
@@ -222,7 +226,10 @@ class Door:
     ) -> Result:
         try:
             self._control.before_call()
-            self._enter(operation, site, passed, group)
+        except InjectedError as error:
+            raise DoorError(operation, site, str(error)) from error
+        self._enter(operation, site, passed, group)
+        try:
             result = run()
             self._wait_for_device()
         except Aborted:

@@ -97,13 +97,11 @@ def kill_family(cookie: str, timeout_s: float, known: Iterable[int] = ()) -> lis
 def _kill_member(pid: int, cookie: str) -> None:
     """SIGKILL through a pidfd that was opened before the cookie is looked at again: never a stranger.
 
-    Kernels before 5.3 have none; there the moment between the look and the signal has to do.
+    Kernels before 5.3 have none, nor have Pythons that were built on older headers (conda's); there the
+    moment between the look and the signal has to do.
     """
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    except OSError:
+    fd = _pidfd(pid)
+    if fd is None:
         kill(pid, signal.SIGKILL)
         return
     try:
@@ -113,6 +111,16 @@ def _kill_member(pid: int, cookie: str) -> None:
         pass
     finally:
         os.close(fd)
+
+
+def _pidfd(pid: int) -> int | None:
+    """A descriptor of the process, or None where there are none, or where it is gone."""
+    if not (hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
 
 
 def _collected(pid: int) -> bool:

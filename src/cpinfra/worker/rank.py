@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from . import device
 from . import faults
 from . import injection
 from . import registry
@@ -71,7 +72,7 @@ def live(berth: Berth) -> int:
         return 1
     except Exception as error:  # noqa: BLE001 - the one door from an exception to a message
         writer.send(_trouble(berth, error))
-        _await_phase(ledger, berth.spec.patience_s)
+        _await_phase(ledger)
         return 1
     return 0
 
@@ -92,7 +93,7 @@ def _keep_to_one_cpu(berth: Berth) -> None:
 
 def _open_log(berth: Berth) -> None:
     """Give this rank a log and a file for its stacks of its own."""
-    log = os.open(_log_path(berth), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = _open_for_append(Path(berth.spec.logs) / f"rank-{berth.rank}.log")
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
@@ -105,49 +106,42 @@ def _open_log(berth: Berth) -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
 
 
-def _log_path(berth: Berth) -> str:
-    """The log in the run folder; where that is full or gone the rank still runs, unheard."""
-    path = Path(berth.spec.logs) / f"rank-{berth.rank}.log"
-    return str(path) if path.parent.is_dir() else os.devnull
+def _open_for_append(path: Path) -> int:
+    """The log in the run folder; where that is full or gone the rank runs all the same, unheard."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY)
 
 
 def _work(berth: Berth, writer: Writer, ledger: Ledger, pen: Pen) -> None:
     spec = berth.spec
     pen.stage(Stage.DEVICE)
-    device = _device(spec, berth.rank)
-    door = Door(_place(berth, device), ledger, pen)
+    place = device.take(spec, berth.rank)
+    door = Door(_place(berth, place), ledger, pen)
     pen.stage(Stage.JOINING)
     door.join()
     pen.stage(Stage.AGREEING)
     _agree(spec, berth.rank, ledger, pen)
     _plant(door, spec, berth.rank, writer)
     pen.stage(Stage.RUNNING)
-    _run_checks(berth, door, device, writer, ledger)
+    _run_checks(berth, door, place, writer, ledger)
     pen.stage(Stage.REPORTED)
     writer.send({"event": "reported", "generation": spec.generation, "rank": berth.rank})
-    _await_phase(ledger, spec.patience_s)
+    if _await_phase(ledger) is not Phase.RELEASE:
+        raise Aborted
     pen.stage(Stage.LEAVING)
     door.leave()
     pen.stage(Stage.LEFT)
 
 
-def _device(spec: GenerationSpec, rank: int) -> torch.device:
-    """This rank's device, with its context made. Ranks share GPUs in turn where there are fewer."""
-    if spec.device == "cpu":
-        return torch.device("cpu")
-    device = torch.device("cuda", rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    torch.zeros(1, device=device)
-    torch.cuda.synchronize(device)
-    return device
-
-
-def _place(berth: Berth, device: torch.device) -> Place:
+def _place(berth: Berth, where: torch.device) -> Place:
     return Place(
         rank=berth.rank,
         world=berth.spec.world,
         backend=berth.spec.backend,
-        device=device,
+        device=where,
         store=berth.folder / "store",
         patience_s=berth.spec.patience_s,
     )
@@ -190,7 +184,7 @@ def _plant(door: Door, spec: GenerationSpec, rank: int, writer: Writer) -> None:
     door.plant(Control(planted, rank, fired), data, fired)
 
 
-def _run_checks(berth: Berth, door: Door, device: torch.device, writer: Writer, ledger: Ledger) -> None:
+def _run_checks(berth: Berth, door: Door, where: torch.device, writer: Writer, ledger: Ledger) -> None:
     """Run the checks in the plan's order; after one that breaks the group, wait to be ended."""
     spec = berth.spec
     checks = registry.load(spec.checks)
@@ -201,7 +195,7 @@ def _run_checks(berth: Berth, door: Door, device: torch.device, writer: Writer, 
             dp=spec.dp,
             cp0=spec.cp0,
             cp1=spec.cp1,
-            device=device,
+            device=where,
             backend=spec.backend,
             door=door,
             check=checks[name],
@@ -214,31 +208,35 @@ def _run_checks(berth: Berth, door: Door, device: torch.device, writer: Writer, 
         answer = run_check(run, on_trial)
         writer.send({"event": "answer", "generation": spec.generation, **answer})
         if answer["broken"]:
-            _await_phase(ledger, spec.patience_s)
+            _await_phase(ledger)  # never a release: this rank has not reported
             raise Aborted
 
 
-def _await_phase(ledger: Ledger, patience_s: float) -> None:
-    """Wait, asleep, until the supervisor releases the generation.
+def _await_phase(ledger: Ledger) -> Phase:
+    """Wait, asleep, until the supervisor releases the generation or ends it; returns which.
 
-    Raises:
-        Aborted: it is being ended instead, or nobody spoke within the patience.
+    Without a clock of its own: a supervisor that is suspended for an hour must not come back to ranks that
+    have gone. What bounds it is the zygote, which dies with the supervisor, and this process with it.
     """
-    deadline = time.monotonic() + patience_s
-    while ledger.phase is Phase.RUN and time.monotonic() < deadline:
+    while (phase := ledger.phase) is Phase.RUN:
         time.sleep(_POLL_S)
-    if ledger.phase is not Phase.RELEASE:
-        raise Aborted
+    return phase
 
 
 def _trouble(berth: Berth, error: Exception) -> dict[str, object]:
-    """An exception outside any check; only torch's own, inside the door, speaks about the machine."""
+    """An exception outside any check: of torch inside the door, of the device, or of our own code."""
     return {
         "event": "trouble",
         "generation": berth.spec.generation,
         "rank": berth.rank,
-        "in_door": isinstance(error, DoorError),
+        "kind": _kind_of(error),
         "type": type(error).__name__,
         "text": str(error),
         "traceback": traceback.format_exc(),
     }
+
+
+def _kind_of(error: Exception) -> str:
+    if device.is_at_fault(error.__cause__ or error):
+        return "device"
+    return "door" if isinstance(error, DoorError) else "ours"

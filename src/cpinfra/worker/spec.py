@@ -25,6 +25,8 @@ class GenerationSpec:
     """`cpu` or `cuda`."""
     backend: str
     """`gloo` or `nccl`."""
+    gpu_uuids: tuple[str, ...]
+    """The visible GPUs, in the order of `cuda:0`, `cuda:1`, ...; none on the CPU."""
     checks: tuple[str, ...]
     salt: int
     faults: tuple[str, ...]

@@ -7,13 +7,13 @@ exits.
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import os
 import platform
 import select
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -34,6 +34,8 @@ from .spec import GenerationSpec
 
 _TICK_S = 0.1
 _URGENT = ("stacks", "kill")
+_IMPORT_MAX_S = 600.0
+"""Past the supervisor's own bound: it judges, this only ends what nobody watches any more."""
 _ROOM_BESIDE_LEDGER_BYTES = 1 << 20
 
 
@@ -91,6 +93,7 @@ class Zygote:
 
     def close(self) -> None:
         """End every rank and every descendant, remove the folder, and say so."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for pid in self._ranks:
             processes.kill(pid, signal.SIGKILL)
@@ -142,8 +145,10 @@ class Zygote:
     def _import(self, order: Mapping[str, Any]) -> None:
         """Import modules that later generations need, while the present one works."""
         started = time.monotonic()
-        # An import does not come back to look at the pipe; a timer does.
+        # An import does not come back to look at the pipe; a timer does. And one that hangs in C code, where
+        # no handler runs, must not outlive its supervisor for ever.
         signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
+        faulthandler.dump_traceback_later(_IMPORT_MAX_S, exit=True)
         try:
             for module in order["modules"]:
                 importlib.import_module(module)
@@ -153,6 +158,7 @@ class Zygote:
             seconds = time.monotonic() - started
             self.events.send({"event": "imported", "modules": order["modules"], "seconds": seconds})
         finally:
+            faulthandler.cancel_dump_traceback_later()
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _obey_urgent(self) -> None:
@@ -229,11 +235,9 @@ class Zygote:
             ends = {"zygote_pid": self._pid, "events_fd": self._events_fd}
             status = rank.live(rank.Berth(spec=spec, rank=number, folder=folder, **ends))
         except BaseException:  # noqa: BLE001 - to the rank's log; its exit status tells the supervisor
-            traceback.print_exc()
+            _print_traceback()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)  # no exit handlers of the zygote's imports in a rank
+            os._exit(status)  # no exit handlers of the zygote's imports in a rank; its streams are unbuffered
 
     def _reap(self) -> None:
         """Report every rank that has ended; runs as a signal handler, so also during an import."""
@@ -269,6 +273,14 @@ def _children_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+
+
+def _print_traceback() -> None:
+    """To a log that may be on a full disk: whatever happens here, the rank must not climb into the zygote."""
+    try:
+        traceback.print_exc()
+    except BaseException:  # noqa: BLE001 - see above
+        pass
 
 
 def _exit_of(status: int) -> dict[str, Any]:
