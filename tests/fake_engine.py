@@ -91,12 +91,15 @@ class FakeSupervisor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._emit("end", processes_left=[])
+        if os.environ.get("FAKE_ENGINE_STUMBLES"):
+            raise OSError("stumbled at its end")
 
     def run(self) -> Proof:
         """What the mode says."""
         if self._mode == "bug":
             raise RuntimeError("two\nlines")
         if self._mode == "unwritable":
+            (self._folder.path / "report.json").unlink(missing_ok=True)
             (self._folder.path / "report.json").mkdir()
         if self._mode == "no-torch":
             return Proof(findings=[finding("torch-missing")])

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +21,27 @@ from cpinfra.conclude import ProveAnswer
 from cpinfra.hardware.gpus import BusyGpu
 from cpinfra.hardware.gpus import Gpu
 from cpinfra.hardware.gpus import GpuAnswer
+from cpinfra.hardware.gpus import Remark
 from cpinfra.hardware.gpus import Unavailable
 from cpinfra.mesh import Mesh
 from cpinfra.mesh import UsageProblem
+from cpinfra.proof import environment
 from cpinfra.proof.supervisor import ProofRequest
 
-NO_DRIVER = GpuAnswer(state="no-driver", reason="no NVIDIA driver", remedy="get one")
-HIDDEN = GpuAnswer(state="none", reason="CUDA_VISIBLE_DEVICES='' hides every GPU", remedy="unset it")
+ABSENT = GpuAnswer(
+    state="absent", reason="no NVIDIA driver and no NVIDIA GPU on the PCI bus", remedy="get one"
+)
+HIDDEN = GpuAnswer(state="hidden", reason="CUDA_VISIBLE_DEVICES='' hides every GPU", remedy="unset it")
+NOT_LOADED = GpuAnswer(
+    state="no-driver",
+    reason="NVML: Driver Not Loaded; the PCI bus shows 2 NVIDIA GPU(s): 0000:17:00.0, 0000:65:00.0",
+    remedy="load the driver (modprobe nvidia)",
+)
+LOST = GpuAnswer(
+    state="none",
+    reason="the NVIDIA driver is there and shows no GPU; the PCI bus shows 1 NVIDIA GPU(s): 0000:17:00.0",
+    remedy="see dmesg",
+)
 BUSY = GpuAnswer(
     state="none",
     busy=(
@@ -75,7 +92,12 @@ class Bench:
         self.folder = folder
         self.told = Told()
         self.requests: list[ProofRequest] = []
+        self.asked = 0
+        """How often the driver was asked."""
         self._monkeypatch = monkeypatch
+        for name in os.environ:
+            if name.startswith(environment.TOLD_PREFIXES) or name in environment.HARDENING:
+                monkeypatch.delenv(name)
         bench = self
 
         class Recorder(fake_engine.FakeSupervisor):
@@ -85,15 +107,19 @@ class Bench:
 
         monkeypatch.setattr(build, "Supervisor", Recorder)
 
-    def prove(self, gpus: GpuAnswer = NO_DRIVER, engine: str = "pass", **options: Any) -> ProveAnswer:
+    def prove(self, gpus: GpuAnswer = ABSENT, engine: str = "pass", **options: Any) -> ProveAnswer:
         """Run the main path."""
         self._monkeypatch.setenv("FAKE_ENGINE", engine)
-        self._monkeypatch.setattr(settle, "usable_gpus", lambda environment, timeout_s: gpus)
+        self._monkeypatch.setattr(settle, "usable_gpus", lambda environment, timeout_s: self._answer(gpus))
         options.setdefault("run_dir", str(self.folder / "run"))
         options.setdefault("python", sys.executable)
         return build.prove(ProveRequest(**options), self.told)
 
-    def refused(self, gpus: GpuAnswer = NO_DRIVER, **options: Any) -> tuple[str, ...]:
+    def _answer(self, gpus: GpuAnswer) -> GpuAnswer:
+        self.asked += 1
+        return gpus
+
+    def refused(self, gpus: GpuAnswer = ABSENT, **options: Any) -> tuple[str, ...]:
         """What a request is refused with; nothing may have been written or started."""
         with pytest.raises(UsageProblem) as caught:
             self.prove(gpus, **options)
@@ -118,9 +144,9 @@ def outcomes(answer: ProveAnswer) -> dict[str, str]:
 class TestDevice:
     """Where it runs, and that it never runs elsewhere in silence."""
 
-    @pytest.mark.parametrize("gpus", [NO_DRIVER, HIDDEN])
+    @pytest.mark.parametrize("gpus", [ABSENT, HIDDEN])
     def test_without_gpus_it_rehearses_and_says_so_first(self, bench: Bench, gpus: GpuAnswer) -> None:
-        """No driver, or GPUs hidden on purpose: 4 ranks 2x2 on CPU, and the first line says why."""
+        """No sign of NVIDIA, or GPUs hidden on purpose: 4 ranks 2x2 on CPU, and the first line says why."""
         answer = bench.prove(gpus)
 
         assert bench.told.lines[0].startswith(f"device: cpu, as {gpus.reason}: a rehearsal over gloo")
@@ -172,9 +198,12 @@ class TestDevice:
             (BUSY, "gpus-busy", "auto"),
             (HUNG, "driver-hung", "auto"),
             (BROKEN, "gpus-unknown", "auto"),
+            (NOT_LOADED, "no-driver", "auto"),
+            (LOST, "no-usable-gpu", "auto"),
             (BUSY, "gpus-busy", "cuda"),
             (HUNG, "driver-hung", "cuda"),
-            (NO_DRIVER, "no-driver", "cuda"),
+            (NOT_LOADED, "no-driver", "cuda"),
+            (ABSENT, "no-gpu", "cuda"),
             (HIDDEN, "no-usable-gpu", "cuda"),
         ],
     )
@@ -192,8 +221,34 @@ class TestDevice:
         assert blocking.id == name
         assert gpus.reason in blocking.what
         assert blocking.command == "cpinfra prove --device cpu"
+        assert blocking.remedy == f"{gpus.remedy}; to rehearse without GPUs: --device cpu"
         assert answer.report_path == bench.folder / "run" / "report.json"
         assert json.loads(answer.report_path.read_text())["verdict"] == "not-proven"
+
+    def test_boards_without_a_driver_are_not_counted_as_none(self, bench: Bench) -> None:
+        """How many GPUs are free cannot be told without a driver; with one that counts zero it can."""
+        assert "unavailable" in json.loads(bench.prove(NOT_LOADED).report.text())["plan"]["gpus_free"]
+        assert bench.prove(LOST).report.plan.gpus_free == 0
+
+    def test_each_kind_of_remark_has_words_of_its_own(self, bench: Bench) -> None:
+        """Who named GPUs by UUID is not told to do so; a note is an info, the others are warnings."""
+        kinds = [("order", False), ("cut-short", True), ("in-use", True), ("in-use", True)]
+        remarks = [
+            Remark(kind=kind, text=f"text {number}", is_warning=warns)
+            for number, (kind, warns) in enumerate(kinds)
+        ]
+        answer = bench.prove(replace(free(4), remarks=tuple(remarks)))
+
+        found = getattr(answer.report.hardware, "findings", [])[:4]
+        assert [(finding.id, finding.severity, finding.got) for finding in found] == [
+            ("gpus-order", "info", "text 0"),
+            ("gpus-cut-short", "warning", "text 1"),
+            ("gpus-in-use", "warning", "text 2"),
+            ("gpus-in-use", "warning", "text 3"),
+        ]
+        assert ["by UUID" in finding.remedy for finding in found] == [True, False, False, False]
+        for words in ("what", "expected", "remedy"):
+            assert len({getattr(finding, words) for finding in found}) == 3
 
     def test_busy_gpus_are_each_named(self, bench: Bench) -> None:
         """Two busy GPUs, two findings, each with its own reason."""
@@ -205,10 +260,11 @@ class TestDevice:
             ("GPU-1 (H200) was left alone", "it runs 2"),
         ]
 
-    def test_cpu_as_asked_asks_no_driver(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_cpu_as_asked_asks_no_driver(self, bench: Bench) -> None:
         """`--device cpu` leaves a sick driver alone."""
         answer = bench.prove(HUNG, device="cpu")
 
+        assert bench.asked == 0
         assert bench.told.lines[0].startswith("device: cpu, as asked")
         assert answer.verdict.value == "rehearsed"
         assert "unavailable" in json.loads(answer.report.text())["plan"]["gpus_free"]
@@ -220,11 +276,11 @@ class TestMesh:
     @pytest.mark.parametrize(
         ("gpus", "options", "mesh"),
         [
-            (NO_DRIVER, {}, (1, 2, 2)),
-            (NO_DRIVER, {"ranks": "9"}, (1, 3, 3)),
-            (NO_DRIVER, {"cp": "3x3"}, (1, 3, 3)),
-            (NO_DRIVER, {"dp": "2"}, (2, 2, 2)),
-            (NO_DRIVER, {"ranks": "5"}, (1, 5, 1)),
+            (ABSENT, {}, (1, 2, 2)),
+            (ABSENT, {"ranks": "9"}, (1, 3, 3)),
+            (ABSENT, {"cp": "3x3"}, (1, 3, 3)),
+            (ABSENT, {"dp": "2"}, (2, 2, 2)),
+            (ABSENT, {"ranks": "5"}, (1, 5, 1)),
             (free(16), {"cp": "3x3"}, (1, 3, 3)),
             (free(9), {"cp": "2x2"}, (2, 2, 2)),
             (free(8), {"ranks": "4"}, (1, 2, 2)),
@@ -275,7 +331,7 @@ class TestRefusals:
     """All mistakes at once, and nothing written."""
 
     def test_every_option_is_read_before_anything_is_refused(self, bench: Bench, tmp_path: Path) -> None:
-        """Twelve mistakes, twelve messages, each with its option."""
+        """Twelve mistakes, twelve messages, each with its option, and the driver is left alone."""
         (tmp_path / "file").touch()
         messages = bench.refused(
             ranks="0",
@@ -294,6 +350,41 @@ class TestRefusals:
         plain = ("ranks", "cp", "dp", "device", "tier", "budget", "run-dir", "python", "only", "skip")
         options = [*plain, "inject", "inject"]
         assert [message.split()[0] for message in messages] == [f"--{name}" for name in options]
+        assert bench.asked == 0
+
+    @pytest.mark.parametrize(
+        ("options", "texts"),
+        [
+            ({"tier": "smok", "ranks": "4", "cp": "3x3"}, ["--tier 'smok'", "--cp 3x3 with --ranks 4"]),
+            ({"ranks": "4", "inject": ("kill:4",)}, ["expected a rank from 0 to 3, got '4'"]),
+            ({"dp": "2", "inject": ("kill:8",)}, ["expected a rank from 0 to 7, got '8'"]),
+            (
+                {"inject": ("kill:x", "kil:1")},
+                ["expected the number of a rank, from 0 on, got 'x'", "no such"],
+            ),
+            ({"python": "/does/not/exist"}, ["--python '/does/not/exist'"]),
+        ],
+    )
+    def test_what_needs_no_machine_is_refused_without_asking_it(
+        self, bench: Bench, options: dict[str, Any], texts: list[str]
+    ) -> None:
+        """A driver that hangs for 20 s does not come before a typo."""
+        messages = bench.refused(HUNG, **options)
+
+        assert bench.asked == 0
+        assert len(messages) == len(texts)
+        for message, text in zip(messages, texts, strict=True):
+            assert text in message
+
+    @pytest.mark.parametrize("options", [{"ranks": "5"}, {"cp": "2x2", "inject": ("kill:4",)}])
+    def test_what_needs_the_machine_is_refused_after_asking_it(
+        self, bench: Bench, options: dict[str, Any]
+    ) -> None:
+        """How many GPUs there are decides; it is asked once."""
+        (message,) = bench.refused(free(4), **options)
+
+        assert bench.asked == 1
+        assert "there are 4 usable GPU(s)" in message or "expected a rank from 0 to 3" in message
 
     @pytest.mark.parametrize(
         ("options", "text"),
@@ -327,6 +418,25 @@ class TestRefusals:
 
         assert bench.requests == []
 
+    def test_a_folder_with_files_of_others(self, bench: Bench) -> None:
+        """A usage mistake: nothing runs, and what lies there stays."""
+        (bench.folder / "report.json").write_text("theirs")
+
+        with pytest.raises(UsageProblem, match=r"it would replace report\.json.*; give a folder"):
+            bench.prove(run_dir=str(bench.folder))
+
+        assert bench.requests == []
+        assert [path.name for path in bench.folder.iterdir()] == ["report.json"]
+        assert (bench.folder / "report.json").read_text() == "theirs"
+
+    @pytest.mark.parametrize("gpus", [HUNG, ABSENT])
+    def test_allows_the_folder_of_an_earlier_run(self, bench: Bench, gpus: GpuAnswer) -> None:
+        """Also of one that could not run anything."""
+        first, second = bench.prove(gpus), bench.prove(ABSENT)
+
+        assert first.report_path == second.report_path
+        assert json.loads((bench.folder / "run" / "report.json").read_text())["verdict"] == "rehearsed"
+
     def test_allows_a_fault_on_the_last_rank(self, bench: Bench) -> None:
         """And says in the report that it was planted."""
         answer = bench.prove(inject=("kill:3", "wrong-chunk"))
@@ -353,6 +463,25 @@ class TestChecks:
         assert bench.prove(ranks="5").verdict.value == "not-proven"
         assert bench.prove(ranks="5", only=("collective.*",)).verdict.value == "rehearsed"
 
+    @pytest.mark.parametrize(
+        ("options", "verdict", "scope"),
+        [
+            ({"only": ("p2p.ring",)}, "proven", None),
+            ({"only": ("*",)}, "proven", "full"),
+            ({"only": ("*",), "ranks": "4"}, "proven", "limited"),
+            ({"skip": ("p2p.ring",)}, "not-proven", None),
+            ({"skip": ("dtensor.roundtrip_1d",)}, "not-proven", None),
+            ({"only": ("p2p.ring",), "device": "cpu"}, "rehearsed", "rehearsal"),
+        ],
+    )
+    def test_gpus_reach_as_far_as_the_checks_that_every_proof_requires(
+        self, bench: Bench, options: dict[str, Any], verdict: str, scope: str | None
+    ) -> None:
+        """One check on eight GPUs has no scope, whatever was asked for; all five have."""
+        answer = bench.prove(free(8), **options)
+
+        assert (answer.verdict.value, answer.report.scope) == (verdict, scope)
+
     def test_a_check_without_a_result_is_unknown(self, bench: Bench) -> None:
         """What the engine forgets is not passed, and is called an error of ours."""
         answer = bench.prove(engine="lost")
@@ -371,6 +500,36 @@ class TestChecks:
 
 class TestEnds:
     """However the engine ends, there is a report and an exit code."""
+
+    def test_an_error_at_the_end_takes_no_verdict_along(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was contradicted stays contradicted; the error of ours is told beside it."""
+        monkeypatch.setenv("FAKE_ENGINE_STUMBLES", "1")
+
+        answer = bench.prove(engine="two-fail")
+
+        assert (answer.verdict.value, int(answer.exit_code)) == ("failed", 1)
+        assert sum(check.outcome == "fail" for check in answer.report.checks) == 2
+        assert answer.report.hang is not None
+        assert "cpinfra-bug" in [finding.id for finding in answer.report.findings]
+
+    def test_a_report_that_cannot_be_made_midway_ends_nothing(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The run that it is about goes on, and the final report is judged as ever."""
+        from cpinfra import conclude
+
+        whole = conclude.conclude
+
+        def only_at_the_end(*arguments: Any, final: bool = True) -> Any:
+            if not final:
+                raise ValueError("no report of this")
+            return whole(*arguments, final=final)
+
+        monkeypatch.setattr(conclude, "conclude", only_at_the_end)
+
+        assert bench.prove().verdict.value == "rehearsed"
 
     def test_two_failing_checks_and_two_culprits(self, bench: Bench) -> None:
         """Each check keeps its own reason, each culprit its own facts."""
@@ -433,15 +592,119 @@ class TestEnds:
         else:
             assert answer.report_path is None
 
+    def test_no_temporary_folder_is_looked_for_where_none_is_needed(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A container whose every folder but the run's is read-only."""
+        monkeypatch.setattr("tempfile.gettempdir", self._nowhere)
+
+        assert bench.prove().report_path == bench.folder / "run" / "report.json"
+
+    def test_without_any_folder_the_report_is_still_given(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Neither the run folder takes it nor is there a temporary one."""
+        monkeypatch.setattr("tempfile.gettempdir", self._nowhere)
+        answer = bench.prove(engine="unwritable")
+
+        assert (answer.report_path, int(answer.exit_code)) == (None, 3)
+        assert [blocking.id for blocking in answer.report.blocking] == ["run-folder-unwritable"]
+
+    @staticmethod
+    def _nowhere() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
     def test_the_logs_are_listed_with_their_sizes(self, bench: Bench) -> None:
         """What the run left, by what it holds."""
         answer = bench.prove()
 
-        assert [Path(log.path).name for log in answer.report.logs] == ["events.jsonl"]
-        assert answer.report.logs[0].bytes != 0
+        assert [Path(log.path).name for log in answer.report.logs] == ["events.jsonl", "stages.jsonl"]
+        assert 0 not in [log.bytes for log in answer.report.logs]
+
+    def test_logs_that_vanish_end_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Somebody cleans up beside us: what is gone has no size, or is not listed, and the rest is."""
+        from cpinfra import conclude
+
+        for number, text in enumerate(["one", "three"]):
+            folder = tmp_path / f"generation-{number}"
+            folder.mkdir()
+            (folder / "rank-0.log").write_text(text)
+            (folder / "rank-1.log").symlink_to("gone")
+        (tmp_path / "zygote.log").write_text("zygote")
+        real = Path.is_file
+
+        def is_file(path: Path) -> bool:
+            there = real(path)
+            if path.name == "zygote.log":
+                path.unlink()
+            return there
+
+        monkeypatch.setattr(Path, "is_file", is_file)
+
+        logs = [(Path(log.path).name, log.bytes) for log in conclude._logs(tmp_path)]
+        assert [name for name, _ in logs] == ["zygote.log", "generation-0", "generation-1"]
+        assert getattr(logs[0][1], "unavailable", "") == "No such file or directory"
+        assert [size for _, size in logs[1:]] == [3, 5]
+        shutil.rmtree(tmp_path)
+        assert conclude._logs(tmp_path) == []
 
     def test_heavy_imports_come_after_the_start(self, bench: Bench) -> None:
         """The reporter hears of the start before the engine runs, and may import then."""
         bench.prove()
 
         assert bench.told.events[:2] == ["start", "(started)"]
+
+
+class TestEnvironment:
+    """A pass under the user's own settings does not look like any other."""
+
+    def test_the_recipe_says_what_was_in_force(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The user's variables and ours, with the GPUs that the ranks really got."""
+        monkeypatch.setenv("NCCL_DEBUG", "INFO")
+        monkeypatch.setenv("UNRELATED", "x")
+        env = getattr(bench.prove(free(8), ranks="4").report.recipe, "env", {})
+
+        assert env["NCCL_DEBUG"] == "INFO"
+        assert (
+            env["CUDA_VISIBLE_DEVICES"] == ",".join(bench.requests[0].gpu_uuids) == "GPU-0,GPU-1,GPU-2,GPU-3"
+        )
+        assert environment.HARDENING.items() <= env.items()
+        assert "UNRELATED" not in env
+
+    def test_without_a_run_nothing_was_in_force(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nor is there anything to be said of it."""
+        monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
+        report = bench.prove(HUNG).report
+
+        assert getattr(report.recipe, "unavailable", "") == "no run was made"
+        assert report.findings == []
+
+    def test_what_was_replaced_is_named(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Two variables, each with both values; it changes no verdict."""
+        monkeypatch.setenv("OMP_NUM_THREADS", "16")
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
+        answer = bench.prove()
+
+        (finding,) = answer.report.findings
+        assert (finding.id, finding.severity) == ("environment-overrides", "info")
+        assert finding.what.endswith("of: GLOO_SOCKET_IFNAME, OMP_NUM_THREADS")
+        assert finding.got == "GLOO_SOCKET_IFNAME='ib0' became 'lo'; OMP_NUM_THREADS='16' became '1'"
+        assert answer.verdict.value == "rehearsed"
+
+    def test_transports_that_are_switched_off_are_a_warning(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two of them: both are named, and the command unsets both; proven it is all the same."""
+        monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
+        monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+        answer = bench.prove(free(4))
+
+        (finding,) = answer.report.findings
+        assert (finding.id, finding.severity) == ("transport-restricted", "warning")
+        assert finding.got == "NCCL_NVLS_ENABLE=0, NCCL_P2P_DISABLE=1"
+        assert finding.command == "env -u NCCL_NVLS_ENABLE -u NCCL_P2P_DISABLE cpinfra prove"
+        assert answer.verdict.value == "proven"
+
+    def test_an_environment_without_either_is_not_mentioned(self, bench: Bench) -> None:
+        """Nothing replaced, nothing switched off: no finding."""
+        assert bench.prove(free(4)).report.findings == []

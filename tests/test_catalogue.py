@@ -29,7 +29,7 @@ FILES = Callable[..., tuple[CheckInfo, ...]]
 GOOD = """
 from ..registry import check
 
-@check("{id}", tier="smoke", claim="It works.", trials=lambda space: [])
+@check("{id}", tier="smoke", claim="It works.", trials=lambda space: [], min_ranks=1)
 def body(run, trial):
     pass
 """
@@ -67,6 +67,18 @@ def test_it_equals_the_registry_that_the_ranks_load() -> None:
         info = asdict(listed[name])
         assert info.pop("file") == name.partition(".")[0]
         assert info == {field: getattr(check, field) for field in info}
+
+
+@pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 1, 1), (1, 3, 1), (1, 2, 2), (2, 2, 2), (3, 1, 2)])
+def test_both_sides_refuse_a_mesh_in_the_same_words(mesh: tuple[int, int, int]) -> None:
+    """What the supervisor leaves out and what a rank would skip are the same, reason and remedy."""
+    dp, cp0, cp1 = mesh
+    given = {"world": dp * cp0 * cp1, "cp0": cp0, "cp1": cp1}
+    registered = registry.load()
+    said = {info.id: info.obstacle(**given) for info in catalogue()}
+
+    assert said == {name: registered[name].obstacle(**given) for name in said}
+    assert (said["dtensor.roundtrip"] is None) is (cp0 == cp1 == 2)
 
 
 def test_it_holds_the_checks_that_every_proof_requires() -> None:
@@ -141,9 +153,9 @@ def helper():
     [
         ("SMOKE", "malformed node or string"),
         ("f'{1}'", "malformed node or string"),
-        ('"smoke", min_ranks=len("ab")', "malformed node or string"),
+        ('"smoke", twins=tuple("ab")', "malformed node or string"),
         ('"smoke", **OPTIONS', "malformed node or string"),
-        ('"smoke", **{"min_ranks": 2}', "unexpected keyword argument"),
+        ('"smoke", **{"mesh": "any"}', "unexpected keyword argument"),
         ('"smoke", colour="red"', "unexpected keyword argument 'colour'"),
     ],
 )
@@ -155,12 +167,13 @@ def test_what_is_no_literal_is_refused_with_its_place(read: FILES, tier: str, wh
     assert why in message
 
 
-def test_a_declaration_without_its_tier_is_refused(read: FILES) -> None:
-    """A missing argument is named."""
-    message = refused(read, a=GOOD.format(id="a.x").replace('tier="smoke", ', ""))
+@pytest.mark.parametrize(("argument", "name"), [('tier="smoke", ', "tier"), (", min_ranks=1", "min_ranks")])
+def test_a_declaration_without_what_has_no_default_is_refused(read: FILES, argument: str, name: str) -> None:
+    """A missing argument is named. The least world is one: whoever forgets it would pass for nothing."""
+    message = refused(read, a=GOOD.format(id="a.x").replace(argument, ""))
 
     assert message.startswith("worker/checks/a.py:4: ")
-    assert "'tier'" in message
+    assert f"'{name}'" in message
 
 
 def test_a_tier_that_does_not_exist_is_refused(read: FILES) -> None:

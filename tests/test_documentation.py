@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import sys
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from cpinfra import outcome
+from cpinfra.proof import attribution
 from cpinfra.worker import registry
 from cpinfra.worker.check_run import CheckRun
 from cpinfra.worker.check_run import run_check
@@ -48,6 +50,36 @@ def test_page_on_verdicts_explains_every_word(kind: Any) -> None:
     page = (PROJECT / "docs" / "verdicts.md").read_text()
 
     assert [word.value for word in kind if f"| `{word.value}` |" not in page] == []
+
+
+def test_page_on_verdicts_lists_the_kinds_of_hang_that_there_are() -> None:
+    """Every one that attribution can name, and none that it cannot."""
+    page = (PROJECT / "docs" / "verdicts.md").read_text()
+    rows = re.findall(r"^\| `([a-z-]+)` \|", page[page.index("## Hang kinds") :], re.MULTILINE)
+
+    assert sorted(rows) == sorted(attribution.REMEDIES)
+
+
+def too_long(text: str, most: int = 40) -> list[str]:
+    """Functions of more than so many lines."""
+    functions = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef))
+    return [node.name for node in functions if (node.end_lineno or 0) - node.lineno >= most]
+
+
+def test_functions_are_as_short_as_contributing_says() -> None:
+    """Never over 40 lines."""
+    files = list((PROJECT / "src").rglob("*.py"))
+
+    assert "never over 40" in (PROJECT / "CONTRIBUTING.md").read_text()
+    assert len(files) > 50
+    assert [(file.name, too_long(file.read_text())) for file in files if too_long(file.read_text())] == []
+
+
+def test_a_long_function_is_found() -> None:
+    """One of 40 lines is not, one of 41 is."""
+    text = "".join(f"def lines_{n}():\n" + "    pass\n" * (n - 1) for n in (40, 41))
+
+    assert too_long(text) == ["lines_41"]
 
 
 def test_exit_codes_are_documented_twice() -> None:
@@ -90,8 +122,9 @@ def answer_of(halo: Check, arriving: Callable[[Pattern, int], Tensor]) -> dict[s
         assert [to for to, _ in sends] == [2]
         for source, buffer in receives:
             buffer.copy_(arriving(pattern, source))
+        door.calls += 1
 
-    door: Any = SimpleNamespace(exchange=exchange)
+    door: Any = SimpleNamespace(exchange=exchange, calls=0)
     place: dict[str, Any] = {"rank": 1, "world": 4, "dp": 1, "cp0": 2, "cp1": 2, "backend": "gloo"}
     run = CheckRun(**place, device=torch.device("cpu"), door=door, check=halo, salt=7)
     return run_check(run, lambda trial: at.update(trial=trial))

@@ -128,7 +128,7 @@ class TestFree:
     def test_a_driver_that_shows_no_gpu_is_no_machine_without_gpus(
         self, ask: Ask, machine: Path, boards: int
     ) -> None:
-        """The driver answers zero, whatever the bus shows: not the same as no driver; the boards are named."""
+        """The driver answers zero, whatever the bus shows: not the same as no driver; boards are named."""
         plug(machine, *DISPLAYS[:boards])
         answer = ask(document())
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,8 @@ SHARED = (
     "spec",
     "trials",
 )
+# What a check may take of torch.distributed: words for how a tensor is placed, which move no data.
+PLACEMENTS = ("Partial", "Placement", "Replicate", "Shard")
 STDLIB_ONLY = [
     "cpinfra.outcome",
     "cpinfra.mesh",
@@ -143,6 +147,85 @@ def test_worker_imports_torch_the_standard_library_and_itself() -> None:
 
     assert len(modules) >= 12
     assert found == []
+
+
+def distributed_names(text: str) -> list[str]:
+    """What a file takes of torch.distributed, by import or by attribute: dotted names, at their longest."""
+    tree = ast.parse(text)
+    found = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    taken = {name for name in found if name.startswith(("torch.distributed", "torch.ops"))}
+    return sorted(name for name in taken if not any(other.startswith(f"{name}.") for other in taken))
+
+
+def past_the_door(text: str) -> list[str]:
+    """What a file takes of torch.distributed beyond the names of placements."""
+    homes = ("torch.distributed.tensor", "torch.distributed.tensor.placement_types")
+    placements = {f"{home}.{name}" for home in homes for name in PLACEMENTS}
+    return [name for name in distributed_names(text) if name not in placements]
+
+
+def test_checks_do_nothing_past_the_door() -> None:
+    """What a check does with its peers it does through the door, where the ledger sees it."""
+    files = [source_of(name) for name in modules_below("cpinfra.worker.checks")]
+    taken = [name for file in files for name in distributed_names(file.read_text())]
+
+    assert len(files) >= 4
+    assert "torch.distributed.tensor.Shard" in taken
+    assert [
+        (file.name, past_the_door(file.read_text())) for file in files if past_the_door(file.read_text())
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import torch.distributed as dist", ["torch.distributed"]),
+        ("from torch import distributed", ["torch.distributed"]),
+        ("from torch.distributed import all_reduce", ["torch.distributed.all_reduce"]),
+        ("from torch.distributed.tensor import DTensor, Shard", ["torch.distributed.tensor.DTensor"]),
+        ("from torch.distributed.tensor import *", ["torch.distributed.tensor.*"]),
+        ("import torch\ndef f(x):\n    torch.distributed.barrier()", ["torch.distributed.barrier"]),
+        ("import torch\ntorch.ops.c10d.allreduce_(x)", ["torch.ops.c10d.allreduce_"]),
+        ("from torch.distributed.tensor.placement_types import Placement, Partial", []),
+        ("import torch\nfrom torch import Tensor\ntorch.zeros(3)", []),
+    ],
+)
+def test_reader_of_torch_distributed_finds_it(text: str, expected: list[str]) -> None:
+    """However it is written; the names of placements are allowed."""
+    assert past_the_door(text) == expected
+
+
+def importers_of_worker(imports: Mapping[str, Iterable[str]]) -> list[str]:
+    """Modules that import worker without being allowed to: all of the top level but a few."""
+    permitted = [f"cpinfra.{name}" for name in ("proof", "software", "launch", "worker")]
+    found = [
+        module
+        for module, imported in imports.items()
+        if not allowed(module, permitted) and any(allowed(name, ["cpinfra.worker"]) for name in imported)
+    ]
+    return sorted(found)
+
+
+def test_only_proof_software_and_launch_look_into_worker() -> None:
+    """The linter says the same, of the modules that it lists: here none is left out."""
+    imports = {module: [name for name, _ in imports_in(module)] for module in modules_below("cpinfra")}
+
+    assert "cpinfra.asked" in imports
+    assert "cpinfra.worker.injection" in imports["cpinfra.proof.faults"]
+    assert importers_of_worker(imports) == []
+
+
+def test_an_importer_of_worker_is_found() -> None:
+    """Both a module of the top level and one below it, and none that may."""
+    worker = ["cpinfra.worker.injection"]
+    imports = {"cpinfra.asked": worker, "cpinfra.cli.prove": worker, "cpinfra.proof.faults": worker}
+
+    assert importers_of_worker(imports) == ["cpinfra.asked", "cpinfra.cli.prove"]
 
 
 def test_start_of_the_zip_imports_what_python_2_has() -> None:

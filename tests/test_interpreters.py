@@ -85,7 +85,8 @@ def test_a_program_that_writes_on_our_pipe(tmp_path: Path) -> None:
     noise = (
         "import os, sys, time\nos.write(int(sys.argv[4]), b'hello world, this is noise')\ntime.sleep(60)\n"
     )
-    python = program(tmp_path / "noise", f"#!{sys.executable}\n{noise}")
+    (tmp_path / "noise.py").write_text(noise)
+    python = program(tmp_path / "noise", f'#!/bin/sh\nexec "{sys.executable}" "{tmp_path}/noise.py" "$@"\n')
 
     name, got, _ = finding_of(tmp_path, python)
 

@@ -163,19 +163,28 @@ class TestScope:
         """World 8, dp 2 on as many GPUs is full; two ranks on one GPU are oversubscribed; no square, none."""
         passed = [result("a.one", of=facts.id)]
 
-        assert outcome.scope(facts, passed, required=["a.one"]) is expected
+        assert outcome.scope(facts, passed, must_pass=["a.one"]) is expected
 
     @pytest.mark.parametrize("said", [Outcome.FAIL, Outcome.UNKNOWN, Outcome.SKIP])
     def test_gpus_reach_no_further_than_what_passed(self, said: Outcome) -> None:
-        """Eight GPUs on which a required check did not pass have no scope."""
+        """Eight GPUs on which one of the checks did not pass, or was not run, have no scope."""
         checks = [result("a.one"), result("a.two", said)]
+        eight = run(mesh=(2, 2, 2), gpus=8)
 
-        assert outcome.scope(run(mesh=(2, 2, 2), gpus=8), checks, required=["a.one", "a.two"]) is None
-        assert outcome.scope(run(mesh=(2, 2, 2), gpus=8), checks, required=["a.one"]) is Scope.FULL
+        assert outcome.scope(eight, checks, must_pass=["a.one", "a.two"]) is None
+        assert outcome.scope(eight, checks, must_pass=["a.one", "a.three"]) is None
+        assert outcome.scope(eight, checks, must_pass=["a.one"]) is Scope.FULL
+
+    def test_a_pass_in_another_run_does_not_count(self) -> None:
+        """What passed on the CPU says nothing of how far GPUs reach."""
+        checks = [result("a.one"), result("a.two", of="rehearsal")]
+
+        assert outcome.scope(run(mesh=(2, 2, 2), gpus=8), checks, must_pass=["a.one", "a.two"]) is None
 
     def test_nothing_reaches_nowhere(self) -> None:
-        """Without a run there is no scope."""
-        assert outcome.scope(None, [], required=[]) is None
+        """Without a run, or without a check that must pass, there is no scope on GPUs."""
+        assert outcome.scope(None, [], must_pass=["a.one"]) is None
+        assert outcome.scope(run(), [], must_pass=[]) is None
 
 
 class TestResult:

@@ -74,6 +74,7 @@ def answer(
         "runs": [],
         "checks": [],
         "hang": None,
+        "recipe": why,
         "findings": [],
         "blocking": [],
         "logs": [],

@@ -43,6 +43,7 @@ def whole(**changes: Any) -> ProveReport:
         "runs": [],
         "checks": [],
         "hang": None,
+        "recipe": WHY,
         "findings": [],
         "blocking": [],
         "logs": [],
@@ -182,6 +183,12 @@ class TestFrom:
         """A word of the worker that the schema does not know is an error, not dropped."""
         with pytest.raises(ValidationError, match="surprise"):
             software(surprise=1)
+
+    def test_recipe(self) -> None:
+        """Values that are no valid text are shown, not dropped."""
+        made = report.recipe_from({"NCCL_DEBUG": "INFO", "TORCH_HOME": "/\udcff"})
+
+        assert made.env == {"NCCL_DEBUG": "INFO", "TORCH_HOME": "/\\udcff"}
 
     def test_no_hang(self) -> None:
         """Nothing stays null."""

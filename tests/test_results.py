@@ -17,8 +17,8 @@ from cpinfra.proof.catalogue import CheckInfo
 from cpinfra.proof.generation import Generation
 from cpinfra.worker.spec import GenerationSpec
 
-CHECK = CheckInfo(id="collective.all_reduce", tier="smoke", claim="It sums.")
-OTHER = CheckInfo(id="p2p.ring", tier="smoke", claim="It passes on.")
+CHECK = CheckInfo(id="collective.all_reduce", tier="smoke", claim="It sums.", min_ranks=1)
+OTHER = CheckInfo(id="p2p.ring", tier="smoke", claim="It passes on.", min_ranks=2)
 RERUN = "run it again by itself: cpinfra prove --only collective.all_reduce"
 
 
@@ -33,6 +33,7 @@ def answer(
         "shapes": [[1], [1021]],
         "forms": ["tensor"],
         "repetitions": 4,
+        "trials": ["int64 tensor 4"],
         "comparisons": 4,
         "elements": 2044,
         "bytes_moved": 16352,
@@ -124,6 +125,7 @@ def test_all_ranks_must_pass() -> None:
         "shapes": [[1], [1021]],
         "forms": ["tensor"],
         "repetitions": 4,
+        "trials": ["int64 tensor 4"],
         "comparisons": 16,
         "elements": 4 * 2044,
         "bytes_moved": 4 * 16352,

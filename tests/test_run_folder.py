@@ -8,6 +8,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -67,6 +68,11 @@ def block(path: Path) -> None:
 def lines(path: Path) -> list[dict[str, Any]]:
     """The JSON lines of a file."""
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def stages_of(folder: Path) -> list[str]:
+    """The stages that a run has begun."""
+    return [marker["stage"] for marker in lines(folder / "stages.jsonl")]
 
 
 def test_by_default_it_is_below_the_working_directory(here: Path, environment: dict[str, str]) -> None:
@@ -241,7 +247,84 @@ def test_a_run_in_an_explicit_folder_replaces_the_files_of_an_earlier_one(tmp_pa
     create(tmp_path / "run", {}).close()
 
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
-    assert left == ["run/generation-1/core"]
+    assert left == ["run/generation-1/core", "run/stages.jsonl"]
+    assert stages_of(tmp_path / "run") == ["start"]
+
+
+def test_a_run_that_ended_before_its_first_stage_is_replaced_too(tmp_path: Path) -> None:
+    """Nothing could run, so there is a report and no more: the folder is ours all the same."""
+    first = create(tmp_path / "run", {})
+    (first.path / "report.json").write_text("{}")
+    first.close()
+
+    create(tmp_path / "run", {}).close()
+
+    assert not (tmp_path / "run" / "report.json").exists()
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        None,
+        "",
+        "not json\n",
+        "[]\n",
+        '{"stage": "build"}\n',
+        '{"stage": 1, "time": "t", "boot_id": "b"}\n',
+        '\n{"stage": "start", "time": "t", "boot_id": "b"}\n',
+        "[" * 10000,
+    ],
+)
+def test_files_of_others_are_never_replaced(tmp_path: Path, marker: str | None) -> None:
+    """Without a marker of ours the folder is refused, with their names, and all in it stays as it was."""
+    others = {"report.json": "their report", "events.jsonl": "their events", "notes.txt": "their notes"}
+    if marker is not None:
+        others["stages.jsonl"] = marker
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    for name, text in others.items():
+        (folder / name).write_text(text)
+
+    with pytest.raises(RunFolderError) as raised:
+        create(folder, {})
+
+    named = "events.jsonl, report.json" + (", stages.jsonl" if marker is not None else "")
+    assert str(raised.value) == (
+        f"--run-dir '{folder}' cannot hold a run: it would replace {named}, which no run of cpinfra has "
+        "written; expected an empty folder, or one whose stages.jsonl a run of cpinfra began"
+    )
+    assert {path.name: path.read_text() for path in folder.iterdir()} == others
+
+
+def test_many_files_of_others_are_not_all_named(tmp_path: Path) -> None:
+    """Four tell enough; logs of ranks count as well."""
+    (tmp_path / "generation-1").mkdir()
+    for rank in range(5):
+        (tmp_path / "generation-1" / f"rank-{rank}.log").touch()
+
+    with pytest.raises(RunFolderError, match=r"replace generation-1/rank-0.log, .*rank-3.log, \.\.\., which"):
+        create(tmp_path, {})
+
+
+def test_a_fifo_in_place_of_the_markers_is_not_waited_for(tmp_path: Path) -> None:
+    """It is refused like any file of others."""
+    os.mkfifo(tmp_path / "stages.jsonl")
+
+    with pytest.raises(RunFolderError, match=r"it would replace stages\.jsonl"):
+        create(tmp_path, {})
+
+
+def test_unrelated_files_are_no_obstacle(tmp_path: Path) -> None:
+    """A folder with other names in it, a lock of somebody else's too, is used, and keeps them."""
+    others = {"notes.txt": "theirs", ".lock": "theirs", "my-report.json": "theirs"}
+    for name, text in others.items():
+        (tmp_path / name).write_text(text)
+
+    folder = create(tmp_path, {})
+    folder.event("start")
+    folder.close()
+
+    assert {name: (tmp_path / name).read_text() for name in others} == others
 
 
 def test_two_runs_at_once_do_not_share_an_explicit_folder(tmp_path: Path) -> None:
@@ -292,7 +375,7 @@ def test_hostile_names_work(tmp_path: Path, name: str, monkeypatch: pytest.Monke
 
     (event,) = lines(tmp_path / name / "events.jsonl")
     assert event["path"] == str(tmp_path / name)
-    assert len(lines(tmp_path / name / "stages.jsonl")) == 1
+    assert stages_of(tmp_path / name) == ["start", "import"]
     monkeypatch.chdir(tmp_path / name)
     assert made(None, {}).is_relative_to(tmp_path / name)
 
@@ -319,7 +402,7 @@ def test_a_living_run_is_never_pruned(here: Path) -> None:
         (root / f"20260202-0000{i:02}-abcdefgh").mkdir(parents=True)
     living, dead = root / "20260101-000000-abcdefgh", root / "20260101-000001-abcdefgh"
     dead.mkdir()
-    (dead / ".lock").touch()
+    (dead / run_folder._LOCK).touch()
     living.mkdir()
     read, write = os.pipe()
 
@@ -379,7 +462,7 @@ def test_a_file_system_without_locks_is_usable_and_never_pruned(
     root = here / ".cpinfra" / "runs"
     for i in range(KEPT_RUNS + 2):
         (root / f"20260101-0000{i:02}-abcdefgh").mkdir(parents=True)
-        (root / f"20260101-0000{i:02}-abcdefgh" / ".lock").touch()
+        (root / f"20260101-0000{i:02}-abcdefgh" / run_folder._LOCK).touch()
     monkeypatch.setattr(fcntl, "flock", no_locks)
 
     folder = create(None, {})
@@ -392,21 +475,62 @@ def test_a_file_system_without_locks_is_usable_and_never_pruned(
 
 def test_the_lock_goes_with_the_run(folder: RunFolder) -> None:
     """While the run lives others see it locked; afterwards the folder has no lock file."""
-    lock = folder.path / ".lock"
+    lock = folder.path / run_folder._LOCK
     with lock.open() as other, pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     other_run = create(None, {})
     other_run.close()
 
-    assert not (other_run.path / ".lock").exists()
+    assert not (other_run.path / run_folder._LOCK).exists()
     assert lock.exists()
+
+
+def test_a_lock_on_a_file_that_was_removed_meanwhile_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who opened the file just before its last holder removed it must not run beside who made it anew."""
+    last = create(tmp_path / "run", {})
+    third: list[RunFolder] = []
+    real = fcntl.flock
+
+    def flock(fd: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real)
+        last.close()  # between our `open` and our `flock`
+        third.append(create(tmp_path / "run", {}))
+        real(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(RunFolderError, match="cannot hold a run: another run is using it"):
+        create(tmp_path / "run", {})
+
+    third[0].close()
+    create(tmp_path / "run", {}).close()
+
+
+def test_a_lock_that_was_removed_and_not_made_anew_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that waited is the only one: it makes the file again and holds it."""
+    last = create(tmp_path / "run", {})
+    real = fcntl.flock
+
+    def flock(fd: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real)
+        last.close()
+        real(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    folder = create(tmp_path / "run", {})
+
+    with pytest.raises(RunFolderError, match="another run is using it"):
+        create(tmp_path / "run", {})
+    folder.close()
 
 
 def test_a_folder_that_is_removed_under_a_run_ends_nothing(here: Path) -> None:
     """Events and the end of the run go on; each trouble is told once."""
     folder = create(None, {})
-    (folder.path / ".lock").unlink()
-    folder.path.rmdir()
+    shutil.rmtree(folder.path)
 
     for _ in range(3):
         folder.event("check")
@@ -454,7 +578,7 @@ def test_a_stage_marker_says_what_begins_when_and_in_which_boot(folder: RunFolde
     folder.mark("generation 1")
 
     markers = lines(folder.path / "stages.jsonl")
-    assert [marker["stage"] for marker in markers] == ["import", "generation 1"]
+    assert [marker["stage"] for marker in markers] == ["start", "import", "generation 1"]
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert {marker["boot_id"] for marker in markers} == {boot}
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", markers[0]["time"])
@@ -471,7 +595,7 @@ def test_a_stage_marker_is_on_disk_before_the_stage_begins(
     assert synced == []
 
     folder.mark("import")
-    assert [json.loads(text)["stage"] for text in synced] == ["import"]
+    assert [json.loads(text.splitlines()[-1])["stage"] for text in synced] == ["import"]
 
 
 def test_each_generation_has_its_logs(folder: RunFolder) -> None:
@@ -492,7 +616,7 @@ def test_what_a_killed_run_told_is_on_disk(tmp_path: Path) -> None:
 
     def stages() -> bool:
         try:
-            return bool((tmp_path / "run" / "stages.jsonl").read_text())
+            return "generation 1" in (tmp_path / "run" / "stages.jsonl").read_text()
         except OSError:
             return False
 

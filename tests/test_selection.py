@@ -18,12 +18,12 @@ def info(name: str, tier: str = "smoke", mesh: str = "any", min_ranks: int = 1) 
 
 
 SMOKE = (
-    info("collective.all_reduce"),
+    info("collective.all_reduce", min_ranks=2),
     info("collective.all_gather"),
     info("collective.reduce_scatter"),
     info("p2p.ring", min_ranks=2),
     info("dtensor.roundtrip", mesh="square", min_ranks=4),
-    info(ONE_D),
+    info(ONE_D, min_ranks=2),
 )
 ALL = (*SMOKE, info("ring.attention", tier="patterns"))
 
@@ -110,7 +110,11 @@ class TestFitted:
 
     @pytest.mark.parametrize(
         ("world", "omitted"),
-        [(5, ["dtensor.roundtrip"]), (2, ["dtensor.roundtrip"]), (1, ["p2p.ring", "dtensor.roundtrip"])],
+        [
+            (5, ["dtensor.roundtrip"]),
+            (2, ["dtensor.roundtrip"]),
+            (1, ["collective.all_reduce", "p2p.ring", "dtensor.roundtrip", ONE_D]),
+        ],
     )
     def test_what_has_no_place_is_skipped_and_stays_required(self, world: int, omitted: list[str]) -> None:
         """No square: no 2D round trip. One rank: no ring. Both with reasons, both still required."""
@@ -118,12 +122,16 @@ class TestFitted:
 
         assert list(reasons(made)) == omitted
         assert set(omitted) <= made.required
-        assert "needs a square CP grid" in reasons(made)["dtensor.roundtrip"]
+        assert "needs a square mesh" in reasons(made)["dtensor.roundtrip"]
         assert all(leave.remedy for leave in made.omitted)
 
     def test_reasons_name_the_mesh(self) -> None:
-        """Two misfits, each with its own need and what the run has."""
+        """Two misfits, each with its own need, what the run has, and how to give it more."""
         made = selection.fitted(selection.select(ALL, tier="smoke"), Mesh(dp=1, cp0=1, cp1=1))
 
-        assert reasons(made)["p2p.ring"] == "needs 2 ranks, and the run has 1"
-        assert reasons(made)["dtensor.roundtrip"].endswith("the run has a 1-D mesh of 1")
+        assert reasons(made)["p2p.ring"] == "p2p.ring needs at least 2 ranks, got 1"
+        assert reasons(made)["dtensor.roundtrip"].endswith("cp0 = cp1 >= 2, got cp0=1, cp1=1")
+        assert {omitted.remedy for omitted in made.omitted} == {
+            "run it with more ranks: --ranks 2",
+            "give a number of ranks that holds a square, such as 4, 8 or 9 (--ranks 4 --cp 2x2)",
+        }

@@ -6,6 +6,7 @@ That it works where it can is what every run of the gate shows.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -100,6 +101,78 @@ def test_rejects_an_unknown_kind(bare_path: Path) -> None:
 
     assert ended.returncode == 1
     assert ended.stderr == "setup: expected dev, user or find, got all\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, bare_path: Path) -> Path:
+    """A copy of what the set-up reads; the python of its .venv notes what pip is asked for, installs nothing.
+
+    Files `unreachable` and `no-wheel` in the copy make PyTorch's index unreachable, or without the wheel.
+    """
+    copy = tmp_path / "a copy"
+    for name in ("pyproject.toml", "hatch_build.py", "tools/setup.sh"):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(PROJECT / name, copy / name)
+    python = copy / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        "#!/bin/sh\n"
+        'case "$1 $2" in\n'
+        '"-m pip") shift 3; echo "$*" >>asked; [ ! -e no-wheel ] || [ "$3" != --index-url ] ;;\n'
+        '"- https:"*) [ ! -e unreachable ] ;;\n'
+        '"- "*) exit 1 ;;\n'  # it has no torch
+        '"-c import os, pip"*) exit 0 ;;\n'
+        f'*) exec "{sys.executable}" "$@" ;;\n'
+        "esac\n"
+    )
+    python.chmod(0o755)
+    return copy
+
+
+INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "torch"),
+    [
+        ("", ["--index-url {index} --no-deps {torch}"]),
+        ("no-wheel", ["--index-url {index} --no-deps {torch}", "{torch}"]),
+        ("unreachable", ["{torch}"]),
+    ],
+)
+def test_pytorchs_index_serves_torch_alone(
+    project: Path, bare_path: Path, trouble: str, torch: list[str]
+) -> None:
+    """What torch needs, and all else, comes from pip's own sources; so does torch where the index fails."""
+    if trouble:
+        (project / trouble).touch()
+
+    ended = run(project / "tools" / "setup.sh", "dev", path=bare_path)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    asked = [line.removeprefix("install --quiet ") for line in (project / "asked").read_text().splitlines()]
+    facts = {"index": INDEX, "torch": "torch==2.13.0"}
+    assert asked == [*(line.format(**facts) for line in torch), "--editable .[dev]"]
+
+
+def test_supported_pythons_are_those_of_the_classifiers() -> None:
+    """What the set-up accepts, what its message says, and what the package claims."""
+    script, toml = SETUP.read_text(), (PROJECT / "pyproject.toml").read_text()
+    (accepted,) = re.findall(r"is_supported\(\) \{ case \$1 in (.+?)\)", script)
+    versions = accepted.split(" | ")
+
+    assert versions == re.findall(r'"Programming Language :: Python :: (3\.\d+)"', toml)
+    assert f"needs Python {versions[0]} to {versions[-1]} that" in script
+
+
+def test_what_the_gate_runs_is_pinned() -> None:
+    """Each tool of the dev extra to one version."""
+    toml = (PROJECT / "pyproject.toml").read_text()
+    (extra,) = re.findall(r"^dev = \[\n(.*?)^\]", toml, re.MULTILINE | re.DOTALL)
+    tools = re.findall(r'^    "([^"]+)"', extra, re.MULTILINE)
+
+    assert len(tools) >= 8
+    assert [tool for tool in tools if not re.match(r"[a-z-]+==[\d.]+(;|$)", tool)] == []
 
 
 @pytest.mark.parametrize(

@@ -86,13 +86,21 @@ class TestNamed:
 class TestDefault:
     """The interpreter that is taken where none is named."""
 
-    def test_this_one_if_it_has_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Even with a virtual environment active."""
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-        target = interpreters.default({"VIRTUAL_ENV": "/somewhere"})
+    @pytest.mark.parametrize(("file", "has_torch"), [("__init__.py", True), ("notes.txt", False)])
+    def test_this_one_if_it_has_torch(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, has_torch: bool
+    ) -> None:
+        """Even with a virtual environment active; a mere folder `torch` in the way of imports is none."""
+        (tmp_path / "path" / "torch").mkdir(parents=True)
+        (tmp_path / "path" / "torch" / file).touch()
+        venv(tmp_path / "venv")
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+        monkeypatch.setattr(sys, "path", [str(tmp_path / "path")])
+        target = interpreters.default({"VIRTUAL_ENV": str(tmp_path / "venv"), "PATH": ""})
 
-        assert target.python == str(Path(sys.executable).absolute())
-        assert "has torch" in target.why
+        assert (target.python == str(Path(sys.executable).absolute())) == has_torch
+        assert ("has torch" in target.why) == has_torch
+        assert importlib.util.find_spec("torch") is not None
 
     def test_else_the_active_environment(self, tmp_path: Path, without_torch: None) -> None:
         """VIRTUAL_ENV's python, not resolved."""

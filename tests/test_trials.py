@@ -74,6 +74,16 @@ def test_over_gloo_rounds_count_and_over_nccl_comparisons(check: str, counts: di
     assert {backend: len(trials(check, space(4, backend=backend))) for backend in counts} == counts
 
 
+@pytest.mark.parametrize(("backend", "most"), [("gloo", 4), ("nccl", 16)])
+def test_all_reduce_tries_maxima_where_its_budget_reaches_so_far(backend: str, most: int) -> None:
+    """After eight sums: with few ranks over gloo, with more over NCCL, and in no larger world."""
+    worlds = range(2, 20)
+    reductions = {w: {t.reduction for t in trials(FLAT[0], space(w, backend=backend))} for w in worlds}
+
+    assert [world for world, tried in reductions.items() if "max" in tried] == list(range(2, most + 1))
+    assert all("sum" in tried for tried in reductions.values())
+
+
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("check", CHECKS)
 def test_every_dtype_is_tried_in_every_world(check: str, world: int) -> None:

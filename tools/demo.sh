@@ -10,7 +10,7 @@ refuse() {
 }
 
 rehearse() {
-    echo "\$ cpinfra prove --device cpu --ranks 4${*:+ $*}"
+    echo "\$ .venv/bin/cpinfra prove --device cpu --ranks 4${*:+ $*}"
     exec .venv/bin/cpinfra prove --device cpu --ranks 4 "$@"
 }
 

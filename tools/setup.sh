@@ -85,14 +85,14 @@ urlopen(sys.argv[1], timeout=5).close()
 EOF
 }
 
-# The CPU build by preference: on Linux x86_64 the default one brings CUDA. Its version ends in +cpu, which
-# pip takes for newer than the same without. The other packages never come from that index.
+# The CPU build by preference: on Linux x86_64 the default one brings CUDA. PyTorch's index serves torch alone:
+# what torch needs comes from pip's own sources, when cpinfra is installed.
 install_torch() {
     torch=$(sed -n 's/.*"\(torch==[0-9.]*\)".*/\1/p' pyproject.toml)
     ! has_torch "$torch" || return 0
     if reaches $cpu_index; then
         echo "setup: installing $torch for the CPU: about 190 MB to download, 750 MB on disk"
-        pip_install --extra-index-url $cpu_index "$torch" && return
+        pip_install --index-url $cpu_index --no-deps "$torch" && return
         echo "setup: that failed; once more from pip's own sources"
     fi
     echo "setup: installing $torch from where pip is configured to look, as PyTorch's CPU index cannot be used:"

@@ -1,3 +1,3 @@
-"""Prove that a machine or a SLURM cluster can run 2D context parallelism, and write down how."""
+"""Prove that a machine can run 2D context parallelism, and write down how."""
 
 __version__ = "0.1.0"

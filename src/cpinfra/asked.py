@@ -16,11 +16,10 @@ from .mesh import MAX_RANKS_CPU
 from .mesh import MAX_RANKS_PER_GPU
 from .mesh import UsageProblem
 from .mesh import parse_cp
+from .proof import faults as known_faults
 from .proof.catalogue import TIERS
-from .worker import injection
 
 DEVICES = ("auto", "cpu", "cuda")
-_ANY_WORLD = 1 << 30
 _MOST = 1 << 20  # more ranks than any machine takes; keeps the search for a mesh short
 
 T = TypeVar("T")
@@ -102,12 +101,7 @@ def check_faults(faults: tuple[str, ...], world: int | None) -> None:
     Raises:
         UsageProblem: it names what exists.
     """
-    messages = []
-    for fault in faults:
-        try:
-            injection.parse(fault, _ANY_WORLD if world is None else world)
-        except injection.InjectionError as error:
-            messages.append(str(error))
+    messages = known_faults.mistakes(faults, world)
     if messages:
         raise UsageProblem(messages)
 

@@ -5,7 +5,6 @@ Standard library only up to the start of the zygote; what is heavy is imported w
 
 from __future__ import annotations
 
-import importlib
 import os
 import traceback
 from pathlib import Path
@@ -91,7 +90,7 @@ def _run(settled: Settled, folder: RunFolder, reporter: Reporter) -> ProveAnswer
     try:
         with supervisor:
             reporter.engine_started()
-            importlib.import_module(".conclude", __package__)  # pydantic, while the zygote imports torch
+            _keep(settled, folder, supervisor.proof)  # also imports pydantic, while the zygote imports torch
             return _conclude(settled, folder, supervisor.run())
     except Exception as error:  # noqa: BLE001 - an error of ours leaves a report too, and is no verdict on hardware
         supervisor.proof.findings.append(_bug(error))

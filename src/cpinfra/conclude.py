@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
+from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +24,10 @@ from .outcome import Scope
 from .outcome import Severity
 from .outcome import Verdict
 from .placement import Device
+from .proof.catalogue import SEED
 from .proof.catalogue import CheckInfo
 from .proof.catalogue import catalogue
+from .proof.environment import Told
 from .proof.run_folder import RunFolder
 from .proof.supervisor import Proof
 from .settle import Settled
@@ -93,7 +97,8 @@ def conclude(settled: Settled, folder: RunFolder, proof: Proof | None, *, final:
 
 def _judge(settled: Settled, proof: Proof | None, more: Sequence[Finding] = ()) -> _Judged:
     hardware = list(placement.findings(settled.device))
-    findings = [*_planted(settled.faults), *(proof.findings if proof is not None else ()), *more]
+    of_run = [*_environment(settled.told), *proof.findings] if proof is not None else []
+    findings = [*_planted(settled.faults), *of_run, *more]
     checks = results(settled, proof, more)
     return _Judged(
         checks=checks,
@@ -107,7 +112,9 @@ def _judge(settled: Settled, proof: Proof | None, more: Sequence[Finding] = ()) 
             findings=[*hardware, *findings],
         ),
         scope=outcome.scope(
-            settled.facts if proof is not None else None, checks, required=settled.selection.required
+            settled.facts if proof is not None else None,
+            checks,
+            must_pass=settled.selection.required | frozenset(SEED),
         ),
     )
 
@@ -124,6 +131,40 @@ def _planted(faults: Sequence[str]) -> list[Finding]:
         remedy="run it without --inject",
     )
     return [finding]
+
+
+def _environment(told: Told) -> list[Finding]:
+    """What the user's environment changed of the proof, and the proof of it."""
+    found = []
+    if told.replaced:
+        was = "; ".join(
+            f"{name}={theirs!r} became {ours!r}" for name, (theirs, ours) in told.replaced.items()
+        )
+        found.append(
+            Finding(
+                id="environment-overrides",
+                severity=Severity.INFO,
+                what=f"in the ranks another value than yours was in force of: {', '.join(told.replaced)}",
+                got=was,
+                expected="the values under which ranks can be forked and watched",
+                remedy="nothing to do; recipe.env lists what was in force, to run your program alike",
+            )
+        )
+    if told.restricting:
+        found.append(_restricted(told))
+    return found
+
+
+def _restricted(told: Told) -> Finding:
+    return Finding(
+        id="transport-restricted",
+        severity=Severity.WARNING,
+        what="your environment switches transports of NCCL off: what passes has passed without them",
+        got=", ".join(f"{name}={value}" for name, value in told.restricting.items()),
+        expected="NCCL free to choose, or a program that always runs under the same variables",
+        remedy=f"unset {', '.join(told.restricting)} and run it again, unless your program needs them",
+        command=f"env {' '.join(f'-u {name}' for name in told.restricting)} cpinfra prove",
+    )
 
 
 def results(settled: Settled, proof: Proof | None, more: Sequence[Finding] = ()) -> list[CheckResult]:
@@ -155,19 +196,28 @@ def _why_unknown(device: Device, findings: Sequence[Finding]) -> tuple[str, str]
 def _stored(settled: Settled, folder: RunFolder, proof: Proof | None, judged: _Judged) -> ProveAnswer:
     """Put the report into the run folder, or, if that takes it no more, where there is room."""
     troubles: list[str] = []
-    for place in (folder.path, Path(tempfile.gettempdir())):
+    for path in _places(folder.path):
         if troubles:
             judged = _judge(settled, proof, [_unwritable(folder.path, troubles)])
-        name = REPORT if place == folder.path else f"cpinfra-{folder.path.name}-{REPORT}"
         made = _report(settled, folder, proof, judged)
         try:
-            made.write(place / name)
+            made.write(path)
         except OSError as error:
-            troubles.append(f"{place / name}: {error.strerror or error}")
+            troubles.append(f"{path}: {error.strerror or error}")
             continue
-        return _answer(judged, made, place / name)
+        return _answer(judged, made, path)
     judged = _judge(settled, proof, [_unwritable(folder.path, troubles)])
     return _answer(judged, _report(settled, folder, proof, judged), None)
+
+
+def _places(folder: Path) -> Iterator[Path]:
+    """Where the report may lie, best first; each is thought of only where those before it take nothing."""
+    yield folder / REPORT
+    try:
+        temporary = tempfile.gettempdir()
+    except OSError:
+        return  # none can be written, and it tried several
+    yield Path(temporary) / f"cpinfra-{folder.name}-{REPORT}"
 
 
 def _answer(judged: _Judged, made: report.ProveReport, path: Path | None) -> ProveAnswer:
@@ -208,6 +258,7 @@ def _report(settled: Settled, folder: RunFolder, proof: Proof | None, judged: _J
         runs=[_run(settled, software or {})] if proof is not None else [],
         checks=[report.check_from(result) for result in judged.checks],
         hang=report.hang_from(proof.hang.as_json()) if proof is not None and proof.hang is not None else None,
+        recipe=report.recipe_from(settled.told.in_force) if proof is not None else _unavailable(_NOT_RUN),
         findings=[report.finding_from(finding) for finding in judged.findings],
         blocking=report.blocking_from([*judged.hardware, *judged.findings]),
         logs=_logs(folder.path),
@@ -232,7 +283,7 @@ def _config(config: meshes.Config) -> report.PlanConfig:
 
 def _plan(device: Device) -> report.Plan:
     answer = device.answer
-    if answer is None or answer.state in ("hung", "error"):
+    if answer is None or answer.state in ("no-driver", "hung", "error"):
         why = _unavailable(answer.reason if answer is not None else "not asked: --device cpu")
         return report.Plan(gpus_free=why, configs=[], chosen=None, slots=why)
     free = len(answer.gpus)
@@ -282,8 +333,14 @@ def _run(settled: Settled, software: dict[str, Any]) -> report.Run:
 
 def _logs(folder: Path) -> list[report.Log]:
     """The run's files; the logs of a generation's ranks as one entry, their folder."""
-    paths = [folder / name for name in _LOGS if (folder / name).is_file()]
-    paths += sorted(path for path in folder.glob("generation-*") if path.is_dir())
+    try:
+        found = {path.name: path for path in folder.iterdir()}
+    except OSError:
+        found = {}  # the folder itself has gone
+    paths = [found[name] for name in _LOGS if name in found and found[name].is_file()]
+    paths += [
+        path for name, path in sorted(found.items()) if name.startswith("generation-") and path.is_dir()
+    ]
     return [
         report.Log(
             what=_LOGS.get(path.name, f"logs of the ranks, {path.name.replace('-', ' ')}"),
@@ -295,8 +352,11 @@ def _logs(folder: Path) -> list[report.Log]:
 
 
 def _size_bytes(path: Path) -> int | report.Unavailable:
-    files = [path] if path.is_file() else [inside for inside in path.rglob("*") if inside.is_file()]
+    """Bytes of a file, or of all files in a folder; what vanishes meanwhile has none."""
+    if path.is_dir():
+        inside = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+        return sum(size for size in map(_size_bytes, inside) if isinstance(size, int))
     try:
-        return sum(file.stat().st_size for file in files)
+        return path.stat().st_size
     except OSError as error:
         return _unavailable(error.strerror or str(error))

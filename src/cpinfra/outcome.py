@@ -162,16 +162,22 @@ def passed(run: RunFacts, checks: Iterable[CheckResult]) -> set[str]:
     return {name for name, found in outcomes.items() if found == {Outcome.PASS}}
 
 
-def scope(run: RunFacts | None, checks: Iterable[CheckResult], *, required: Collection[str]) -> Scope | None:
+def scope(run: RunFacts | None, checks: Iterable[CheckResult], *, must_pass: Collection[str]) -> Scope | None:
     """How far a run reaches: the lesser of what its devices allow and what has passed on them.
 
-    None when nothing ran, or when GPUs ran without a square mesh or without passing every required check.
+    Args:
+        run: the run that was made; None where none was.
+        checks: the results.
+        must_pass: ids of the checks without which GPUs have no scope, whoever asked for which.
+
+    Returns:
+        None when nothing ran, or when GPUs ran without a square mesh or without passing all of `must_pass`.
     """
     if run is None:
         return None
     if run.device == "cpu":
         return Scope.REHEARSAL
-    if not run.square or not set(required) <= passed(run, checks):
+    if not run.square or not must_pass or not set(must_pass) <= passed(run, checks):
         return None
     if run.distinct_gpus < run.world_size:
         return Scope.OVERSUBSCRIBED

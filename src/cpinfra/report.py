@@ -210,6 +210,15 @@ class Hang(_Section):
     seconds_to_verdict: Seconds | Unavailable = Field(description="From the call to the named culprit.")
 
 
+class Recipe(_Section):
+    """How to run something else as the ranks were run."""
+
+    env: dict[str, str] = Field(
+        description="Variables that decide what was proven, as they were in force in the ranks: the user's "
+        "NCCL_*, GLOO_*, TORCH_*, UCX_*, CUDA_*, and those that cpinfra sets."
+    )
+
+
 class Question(_Section):
     """Something that only the user can say."""
 
@@ -243,7 +252,8 @@ class ProveReport(_Section):
     schema_: Literal["cpinfra/1"] = Field(default=SCHEMA, alias="schema", description="Name of this schema.")
     verdict: Literal["proven", "rehearsed", "not-proven", "failed"] = Field(description="The answer.")
     scope: Literal["full", "limited", "oversubscribed", "rehearsal"] | None = Field(
-        description="How far it reaches; null where no square mesh ran."
+        description="How far it reaches; null on GPUs without a square mesh or without a pass of the five "
+        "checks that every proof requires."
     )
     created: str = Field(
         pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$", description="When it was written, in UTC (ISO 8601)."
@@ -255,6 +265,7 @@ class ProveReport(_Section):
     runs: list[Run] = Field(description="The runs that were made.")
     checks: list[Check] = Field(description="What each check said.")
     hang: Hang | None = Field(description="The first hang, death or divergence of the ledgers; else null.")
+    recipe: Recipe | Unavailable = Field(description="How the ranks were run.")
     findings: list[FindingFacts] = Field(description="What was noticed during the run.")
     blocking: list[Blocking] = Field(description="What keeps the report from being proven.")
     logs: list[Log] = Field(description="Files that the run left.")
@@ -367,6 +378,11 @@ def software_from(python: str, facts: Mapping[str, Any], *, missing: str) -> Sof
 def _nccl_words(facts: Mapping[str, Any], missing: str) -> dict[str, Any]:
     words = {name: {"unavailable": missing} for name in Nccl.model_fields}
     return {**words, **{name: plain(value) for name, value in facts.items() if value is not None}}
+
+
+def recipe_from(environment: Mapping[str, str]) -> Recipe:
+    """What was in force in the ranks, as the report holds it."""
+    return Recipe(env=plain(environment))
 
 
 def hang_from(facts: Mapping[str, Any] | None) -> Hang | None:

@@ -105,16 +105,5 @@ def _omitted(
 
 
 def _misfit(check: CheckInfo, mesh: Mesh) -> Omitted | None:
-    if check.mesh == "square" and not mesh.is_square:
-        return Omitted(
-            check=check,
-            reason=f"needs a square CP grid of side 2 or more, and the run has a {mesh}",
-            remedy="give a number of ranks that holds a square, such as 4, 8 or 9 (--ranks 4 --cp 2x2)",
-        )
-    if mesh.world_size < check.min_ranks:
-        return Omitted(
-            check=check,
-            reason=f"needs {check.min_ranks} ranks, and the run has {mesh.world_size}",
-            remedy=f"run it with more ranks: --ranks {check.min_ranks}",
-        )
-    return None
+    obstacle = check.obstacle(world=mesh.world_size, cp0=mesh.cp0, cp1=mesh.cp1)
+    return Omitted(check=check, reason=obstacle.reason, remedy=obstacle.remedy) if obstacle else None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -80,15 +82,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _shown(problem)
     except (click.Abort, KeyboardInterrupt):
         code = _failed("cpinfra: interrupted\n", INTERRUPTED)
+    except SystemExit:
+        code = INTERNAL_ERROR  # click's own end, with 1, where nobody reads the pipe that its help goes into
     except OSError as error:
         code = _failed(f"cpinfra: {error}\n")
     except Exception:  # noqa: BLE001 - the outermost frame: an error of ours must not read as a verdict
         import traceback
 
         code = _failed(f"{traceback.format_exc()}cpinfra: this is an error of cpinfra, please report it\n")
+    _ignore_signals()
     for stream in (sys.stdout, sys.stderr):
         Output(stream).flush()
     return code if isinstance(code, int) else 0
+
+
+def _ignore_signals() -> None:
+    """From here on the exit code is decided: a second Ctrl-C must not turn it into a death by signal."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _fill_standard_descriptors() -> None:

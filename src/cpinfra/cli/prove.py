@@ -80,7 +80,8 @@ class Mistakes(click.UsageError):
 @click.option(
     "--budget",
     metavar="S",
-    help="Seconds that one operation may take before it counts as hung. Default: measured.",
+    help="Seconds that one operation may take before it counts as hung. Default: 10, and more "
+    "beyond 4 ranks a CPU.",
 )
 @click.option(
     "--run-dir", metavar="DIR", help="Folder for logs and report. Default: a new one in .cpinfra/runs."

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _REFRESH_PER_S = 8
 _REASON_LIMIT = 400
+_BRIEF = 120
+"""Of a reason in the timeline; the summary says more and the report all."""
 
 
 class Screen:
@@ -188,7 +190,7 @@ def worth_a_line(event: Mapping[str, Any]) -> bool:
     """Whether an event tells a person anything: ranks that end as they should, by the dozen, do not."""
     name = event.get("event")
     if name == "exited":
-        return event.get("code") != 0
+        return event.get("code") != 0 and not event.get("by_us")
     if name == "imported":
         return bool(event.get("modules", True))
     return name != "end" or bool(event.get("processes_left", True))
@@ -202,7 +204,7 @@ def _word(value: Any) -> str:
 
 
 def _check(words: Mapping[str, str]) -> str:
-    reason = f": {words['reason']}" if words.get("reason") else ""
+    reason = f": {one_line(words['reason'], limit=_BRIEF)}" if words.get("reason") else ""
     return f"{words['id']} {words['outcome']}{reason} ({_numbers(words)})"
 
 

@@ -43,7 +43,7 @@ EXIT_CODES = {
     3: "not proven",
     130: "interrupted",
 }
-_LIMIT = 2000
+_LIMIT = 480
 _FINDING_LIMIT = 300
 
 
@@ -78,11 +78,21 @@ def _checks(checks: Sequence[Check]) -> Iterator[Line]:
         numbers = f"{check.seconds:9.3f} s  {one_line(comparisons):>8} comparisons"
         outcome = (f"{check.outcome:<8}", STYLES[check.outcome])
         yield _line(f"  {one_line(check.id):<{width}}  ", outcome, numbers)
+    for alike in _alike(checks):
+        ids = ", ".join(one_line(check.id) for check in alike)
+        first = alike[0]
+        yield _line("  ", (ids, "bold"), ": ", (first.outcome, STYLES[first.outcome]))
+        yield from _paragraph("reason", first.reason)
+        yield from _paragraph("remedy", first.remedy)
+
+
+def _alike(checks: Sequence[Check]) -> list[list[Check]]:
+    """The checks that did not pass, those that say the same together."""
+    groups: dict[tuple[str, str, str], list[Check]] = {}
     for check in checks:
         if check.outcome != "pass":
-            yield _line("  ", (one_line(check.id), "bold"), ": ", (check.outcome, STYLES[check.outcome]))
-            yield from _paragraph("reason", check.reason)
-            yield from _paragraph("remedy", check.remedy)
+            groups.setdefault((check.outcome, check.reason, check.remedy), []).append(check)
+    return list(groups.values())
 
 
 def _paragraph(name: str, text: str, *, limit: int = _LIMIT) -> Iterator[Line]:
@@ -136,6 +146,9 @@ def _end(answer: ProveAnswer) -> Iterator[Line]:
     verdict = answer.verdict.value
     scope = f", scope {answer.scope.value}" if answer.scope is not None else ""
     yield _line(("Verdict", "bold"), ": ", (verdict, STYLES[verdict]), f"{scope}: {MEANINGS[verdict]}")
+    left_out = [one_line(check.id) for check in answer.report.checks if check.outcome == "skip"]
+    if left_out:
+        yield _line(("Left out", "bold"), f": {', '.join(left_out)}; nothing is said of what they test")
     code = int(answer.exit_code)
     yield _line(("Exit code", "bold"), f": {code} ({EXIT_CODES[code]})")
     if answer.report_path is not None:

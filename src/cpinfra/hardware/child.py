@@ -63,14 +63,7 @@ def ask(
         limit_bytes: it is killed once one of its streams holds more.
     """
     try:
-        process = subprocess.Popen(
-            list(argv),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(environment),
-            start_new_session=True,
-        )
+        process = _started(argv, environment)
     except OSError as error:
         return ChildAnswer(state="unstartable", reason=str(error))
     streams = _Streams(process, limit_bytes)
@@ -87,6 +80,22 @@ def ask(
         stderr=bytes(streams.taken["stderr"]),
         returncode=process.returncode if state == "exited" else None,
         left_behind=left_behind,
+    )
+
+
+def _started(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the child in a session of its own, which may be killed as a whole.
+
+    Raises:
+        OSError: the program cannot be executed.
+    """
+    return subprocess.Popen(
+        list(argv),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(environment),
+        start_new_session=True,
     )
 
 

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from ..worker import checks
+from ..worker import registry
 
 SEED = (
     "collective.all_reduce",
@@ -39,11 +40,17 @@ class CheckInfo:
     id: str
     tier: str
     claim: str
+    min_ranks: int
     needs: tuple[str, ...] = ()
     mesh: str = "any"
-    min_ranks: int = 1
     twins: tuple[str, ...] = ()
     file: str = ""
+
+    def obstacle(self, *, world: int, cp0: int, cp1: int) -> registry.Obstacle | None:
+        """Why the check cannot run on this mesh, in the words in which the ranks would say it."""
+        return registry.obstacle(
+            self.id, mesh=self.mesh, min_ranks=self.min_ranks, world=world, cp0=cp0, cp1=cp1
+        )
 
 
 @cache

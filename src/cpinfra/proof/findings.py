@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ..outcome import BUG_REMEDY
@@ -39,10 +41,16 @@ def not_executable(python: str, error: OSError) -> Finding:
         "interpreter-not-python",
         python,
         what="the target interpreter cannot be started",
-        got=f"{python}: {error.strerror or error}",
+        got=f"{python}: {error.strerror or error}{_missing_shebang(python, error)}",
         expected="a Python interpreter, version 3.10 or newer",
         remedy=_NAME_ANOTHER,
     )
+
+
+def _missing_shebang(python: str, error: OSError) -> str:
+    """Of a script that is there, "no such file" means the interpreter in its first line."""
+    there = error.errno == errno.ENOENT and Path(python).exists()
+    return " (the file is there: it is the interpreter in its #! line that is not)" if there else ""
 
 
 def not_python(python: str, how: str, output: str) -> Finding:
@@ -88,7 +96,8 @@ def import_failed(python: str, message: Mapping[str, Any]) -> Finding:
         what=f"importing {message['module']} failed in the target interpreter",
         got=text,
         expected="a torch that imports and has torch.distributed",
-        remedy="reinstall torch in that environment; the traceback is in zygote.log of the run folder",
+        remedy=f"mend that environment, so that `import {message['module'].split(',')[0]}` works; "
+        "reinstall torch if it is torch's own",
     )
 
 
@@ -249,6 +258,18 @@ def not_fired(faults: list[str]) -> Finding:
         got=", ".join(faults),
         expected="that it changes what the chosen checks do or receive",
         remedy="plant it where it can act: choose other checks with --only, or another fault",
+    )
+
+
+def not_caught(faults: list[str]) -> Finding:
+    """Planted faults changed something, and every check passed."""
+    return Finding(
+        id="fault-not-caught",
+        severity=Severity.BLOCKING,
+        what="a planted fault acted, and no check noticed it",
+        got=f"{', '.join(faults)}: every check passed",
+        expected="that a check fails",
+        remedy="a check that misses it proves nothing: mend it, or choose those that declare this twin",
     )
 
 

@@ -25,7 +25,7 @@ _TROUBLE_REMEDIES = {
     "device": "look at what holds the GPU's memory (nvidia-smi) and at dmesg; then run it again",
     "ours": BUG_REMEDY,
 }
-_SHARED = ("absent", "dtypes", "shapes", "forms", "repetitions")
+_SHARED = ("absent", "dtypes", "shapes", "forms", "repetitions", "trials")
 """Evidence that must be the same on all ranks."""
 _SUMMED = ("comparisons", "elements", "bytes_moved")
 

@@ -20,10 +20,14 @@ from pathlib import Path
 from typing import Any
 
 KEPT_RUNS = 20
-_LOCK = ".lock"
+_LOCK = ".cpinfra-lock"
+_LOCK_TRIES = 100
+_STAGES = "stages.jsonl"
+_MARKER = ("stage", "time", "boot_id")
 _NAME = re.compile(r"\d{8}-\d{6}-[a-z0-9_]{8}")
-_FILES = ("events.jsonl", "stages.jsonl", "report.json", "zygote.log", "generation-*/rank-*.log")
-"""What an earlier run leaves in a folder, and a later one there would otherwise continue."""
+_FILES = ("events.jsonl", "report.json", "zygote.log", "generation-*/rank-*.log", _STAGES)
+"""What an earlier run leaves in a folder, and a later one there would otherwise continue. The markers come
+last: they say whose the others are."""
 
 
 class RunFolderError(OSError):
@@ -42,7 +46,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Give up the lock; the folder stays."""
-        self._try((self.path / _LOCK).unlink, missing_ok=True)
+        self._try((self.path / _LOCK).unlink, missing_ok=True)  # while it is held: see `_locked`
         os.close(self._lock)
 
     def event(self, name: str, /, **facts: Any) -> dict[str, Any]:
@@ -54,7 +58,7 @@ class RunFolder:
     def mark(self, stage: str) -> None:
         """Write and fsync the stage that begins now: a host that goes down names its last one."""
         marker = {"stage": stage, "time": _now(), "boot_id": _boot_id()}
-        self._try(self._append, "stages.jsonl", json.dumps(marker) + "\n", sync=True)
+        self._try(self._append, _STAGES, json.dumps(marker) + "\n", sync=True)
 
     def generation_logs(self, generation: int) -> Path:
         """The folder of one generation's logs."""
@@ -76,6 +80,10 @@ class RunFolder:
         except OSError as error:
             self.note(f"{error.filename or self.path}: {error.strerror}")
 
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the run."""
+        self._try(lambda: (self.path / name).write_text(text))
+
     def note(self, trouble: str) -> None:
         """Remember something that could not be written, once."""
         if trouble not in self.troubles:
@@ -85,33 +93,53 @@ class RunFolder:
 def _locked(path: Path) -> int:
     """Open and lock a file; a file system without locks gets none, and nothing on it is pruned.
 
+    Its holder removes the file while it holds the lock. Who waited at the door then holds a lock on a file
+    that has no name any more, beside whoever makes it anew: so the name is looked up again.
+
     Raises:
         OSError: a living run holds the lock, or the file cannot be made.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    for _ in range(_LOCK_TRIES):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            break
+        except OSError:
+            return fd  # Lustre without `flock`, NFS without a lock daemon
+        if _is_at(fd, path):
+            return fd
         os.close(fd)
-        raise BlockingIOError(errno.EAGAIN, "another run is using it") from None
-    except OSError:
-        pass  # Lustre without `flock`, NFS without a lock daemon
-    return fd
+    raise BlockingIOError(errno.EAGAIN, "another run is using it")
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    """Whether an open file is the one that has this name now."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def create(explicit: Path | None, environment: Mapping[str, str]) -> RunFolder:
     """Make this run's folder.
 
     Args:
-        explicit: the user's `--run-dir`, used as it is; a run there replaces the files of an earlier one.
+        explicit: the user's `--run-dir`, used as it is; a run there replaces the files of an earlier one, and
+            no others.
         environment: for XDG_STATE_HOME, HOME and TMPDIR.
 
     Raises:
-        RunFolderError: nothing writable, or the explicit one is not.
+        RunFolderError: nothing writable; or the explicit one is not, or holds files of others in our place.
     """
     started = time.monotonic()
-    if explicit is not None:
-        return _explicit(explicit, started)
+    folder = _explicit(explicit, started) if explicit is not None else _default(environment, started)
+    folder.mark("start")  # by this the next run that is given the folder knows whose it is
+    return folder
+
+
+def _default(environment: Mapping[str, str], started: float) -> RunFolder:
     reasons = []
     for root in _roots(environment):
         try:
@@ -124,10 +152,11 @@ def create(explicit: Path | None, environment: Mapping[str, str]) -> RunFolder:
 def _explicit(path: Path, started: float) -> RunFolder:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _refuse_foreign(path)
         folder = RunFolder(path.absolute(), started)
         try:
             _probe_room(path)
-            for old in (found for name in _FILES for found in path.glob(name)):
+            for old in _left_in(path):
                 old.unlink()
         except OSError:
             folder.close()
@@ -135,6 +164,38 @@ def _explicit(path: Path, started: float) -> RunFolder:
         return folder
     except OSError as error:
         raise RunFolderError(f"--run-dir {str(path)!r} cannot hold a run: {error.strerror}") from error
+
+
+def _left_in(path: Path) -> list[Path]:
+    """Files with the names that a run writes."""
+    return [found for name in _FILES for found in sorted(path.glob(name))]
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Leave a folder as it is whose files we would replace without having written them.
+
+    Raises:
+        FileExistsError: it names them.
+    """
+    left = _left_in(path)
+    if not left or _is_ours(path / _STAGES):
+        return
+    names = ", ".join(str(file.relative_to(path)) for file in left[:4]) + (", ..." if len(left) > 4 else "")
+    expected = "expected an empty folder, or one whose stages.jsonl a run of cpinfra began"
+    reason = f"it would replace {names}, which no run of cpinfra has written; {expected}"
+    raise FileExistsError(errno.EEXIST, reason)
+
+
+def _is_ours(stages: Path) -> bool:
+    """Whether the first line is a stage marker."""
+    if not stages.is_file():
+        return False
+    try:
+        with stages.open("rb") as file:
+            marker = json.loads(file.readline(4096))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(marker, dict) and all(isinstance(marker.get(key), str) for key in _MARKER)
 
 
 def _roots(environment: Mapping[str, str]) -> Iterator[Path]:

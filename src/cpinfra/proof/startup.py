@@ -51,10 +51,11 @@ class Startup:
         patience = Patience(self.zygote.pid, idle_s=self.budgets.hello_idle_s, max_s=self.budgets.hello_max_s)
         while not patience.is_out():
             how, messages = self._hear()
-            for message in messages:
+            for place, message in enumerate(messages):
                 if message["event"] == "too-old":
                     raise StartFailure(findings.too_old(self.python, message))
                 if message["event"] == "hello":
+                    self.zygote.put_back(messages[place + 1 :])
                     return
             if how is not None and not messages:
                 raise StartFailure(findings.not_python(self.python, f"it ended by {how}", self._output()))
@@ -67,8 +68,9 @@ class Startup:
         )
         while not patience.is_out():
             how, messages = self._hear()
-            for message in messages:
+            for place, message in enumerate(messages):
                 if message["event"] == "software":
+                    self.zygote.put_back(messages[place + 1 :])
                     return message
                 if message["event"] in ("import-failed", "bug"):
                     raise StartFailure(_failure(self.python, message))

@@ -18,6 +18,7 @@ from typing import Any
 
 from ..outcome import CheckResult
 from ..outcome import Finding
+from ..outcome import Outcome
 from ..outcome import Severity
 from ..worker import node_local
 from ..worker import processes
@@ -174,12 +175,20 @@ class Supervisor:
         except ZygoteLost as lost:
             self.proof.findings.append(findings.zygote_died(self.request.python, str(lost), self._output()))
         self._fill_unknown()
-        idle = [fault for fault in self.request.faults if fault not in self._fired]
-        if idle and self.proof.obstacle is None and not self.proof.interrupted:
-            self.proof.findings.append(findings.not_fired(idle))
+        if self.proof.obstacle is None and not self.proof.interrupted:
+            self.proof.findings += self._missed_faults()
         if self._folder.troubles:
             self.proof.findings.append(findings.logs_incomplete(self._folder.troubles))
         return self.proof
+
+    def _missed_faults(self) -> list[Finding]:
+        """Planted faults that did not act, or that acted and were noticed by nothing."""
+        idle = [fault for fault in self.request.faults if fault not in self._fired]
+        caught = self.proof.hang or any(r.outcome is Outcome.FAIL for r in self.proof.results.values())
+        # A delay within the budget is no fault to be caught.
+        acted = [fault for fault in self.request.faults if fault in self._fired and "delay" not in fault]
+        found = [findings.not_fired(idle)] if idle else []
+        return [*found, findings.not_caught(acted)] if acted and not caught else found
 
     def _hear_software(self, zygote: Zygote) -> bool:
         tick = self._interrupts.raise_if_any
@@ -278,11 +287,26 @@ class Supervisor:
                     self._take(generation, message)
                     self._judge_complete(generation, checks)
                 watch.look(time.monotonic())
+                self._tell_hang(watch)
         finally:
             generation.close()
         if watch.lost:
             raise ZygoteLost(watch.lost)
         return self._conclude(generation, checks, watch)
+
+    def _tell_hang(self, watch: Watch) -> None:
+        """Say who is to blame as soon as it is known, before the ranks are ended."""
+        hang = watch.hang
+        if hang is not None and not watch.told:
+            watch.told = True
+            self.proof.hang = self.proof.hang or hang
+            self._keep_stacks(hang)
+            self._emit("hang", **{**hang.as_json(), "stacks": None}, sentence=hang.sentence())
+
+    def _keep_stacks(self, hang: Hang) -> None:
+        """Beside the ranks' logs, where a person can read them."""
+        for rank, text in hang.stacks.items():
+            self._folder.write(f"generation-{self._generations}/rank-{rank}.stack", text)
 
     def _hear(self, zygote: Zygote, timeout_s: float) -> list[Message]:
         self._interrupts.raise_if_any()
@@ -310,8 +334,10 @@ class Supervisor:
         elif message["event"] == "fired" and message["fault"] not in self._fired:
             self._fired.add(message["fault"])
             self._emit(**message)
-        if message["event"] in ("forked", "imported", "exited"):
+        if message["event"] in ("forked", "imported"):
             self._emit(**message)
+        elif message["event"] == "exited":
+            self._emit(**message, by_us=generation is not None and generation.judged)
 
     def _judge_complete(self, generation: Generation, checks: Sequence[CheckInfo]) -> None:
         """Judge each check as soon as the last rank has answered."""
@@ -330,9 +356,6 @@ class Supervisor:
         if generation.refused is not None:
             self.proof.findings.append(self._refusal(generation.refused))
             return []
-        if watch.hang is not None:
-            self.proof.hang = self.proof.hang or watch.hang
-            self._emit("hang", **{**watch.hang.as_json(), "stacks": None}, sentence=watch.hang.sentence())
         left = [check for check in checks if check.id not in self.proof.results]
         if not left:
             return []

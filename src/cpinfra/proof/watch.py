@@ -39,6 +39,7 @@ class Watch:
     def __init__(self, generation: Generation, budgets: Budgets, order: Order) -> None:
         self.over = False
         self.hang: Hang | None = None
+        self.told = False
         self.lost = ""
         """Why the zygote must be given up: it did not do as ordered."""
         self._generation = generation

@@ -43,6 +43,7 @@ class Zygote:
         self._output_left = OUTPUT_MAX_BYTES
         self._log = log
         self._wake_fd: int | None = None
+        self._put_back: list[Message] = []
         self._reader = Reader()
         self._selector = selectors.DefaultSelector()
         self._events_fd, events_out = os.pipe()
@@ -79,14 +80,18 @@ class Zygote:
         Raises:
             ChannelError: something that is not our worker writes on the pipe.
         """
-        messages: list[Message] = []
-        for key, _ in self._selector.select(timeout_s):
+        messages, self._put_back = self._put_back, []
+        for key, _ in self._selector.select(0 if messages else timeout_s):
             if key.fd == self._events_fd:
                 messages += self._reader.feed(self._read(key.fd))
                 self.ranks.update(pid for message in messages for pid in message.get("pids", ()))
             elif key.fd == self._output_fd:
                 self._keep_output(self._read(key.fd))
         return messages
+
+    def put_back(self, messages: list[Message]) -> None:
+        """Messages that were heard with one that was waited for, and are somebody else's to take."""
+        self._put_back += messages
 
     def _read(self, fd: int) -> bytes:
         """What is there; a pipe that has ended is not asked again."""

@@ -55,7 +55,7 @@ def default(environment: Mapping[str, str]) -> Target:
     PATH that is not this one; this one where there is no other, so that its lack of torch is reported.
     """
     own = Path(sys.executable).absolute()
-    if importlib.util.find_spec("torch") is not None:
+    if _has_torch():
         return Target(python=str(own), why="the one that runs cpinfra, which has torch")
     active = environment.get("VIRTUAL_ENV")
     if active:
@@ -67,6 +67,15 @@ def default(environment: Mapping[str, str]) -> Target:
             why = "the first python3 on PATH, as the one that runs cpinfra has no torch"
             return Target(python=str(python), why=why)
     return Target(python=str(own), why="the one that runs cpinfra, as there is no other")
+
+
+def _has_torch() -> bool:
+    """Whether this interpreter has a package `torch`, and not only a folder of that name.
+
+    One without an `__init__.py` is found too, as a namespace, and `python -m` looks in the working directory.
+    """
+    spec = importlib.util.find_spec("torch")
+    return spec is not None and spec.origin is not None
 
 
 def _trouble(path: Path) -> str:

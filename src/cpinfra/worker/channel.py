@@ -9,6 +9,7 @@ Standard library only: the supervisor reads what the worker writes.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import select
@@ -22,6 +23,7 @@ Message = dict[str, Any]
 # magic, part, parts, payload length, writer's pid, message number of that writer
 _HEADER = struct.Struct("<2sHHHiI")
 _MAGIC = b"cp"
+_NUMBER_MASK = (1 << 32) - 1
 FRAME_MAX_BYTES = select.PIPE_BUF
 _PAYLOAD_MAX_BYTES = FRAME_MAX_BYTES - _HEADER.size
 MESSAGE_MAX_BYTES = 1 << 20
@@ -38,7 +40,8 @@ class Writer:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._pid = os.getpid()
-        self._next = 0
+        # Its `next` cannot be interrupted: a signal handler that sends in the middle of a send gets its own.
+        self._numbers = itertools.count()
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Write one message, in as many frames as it needs.
@@ -48,8 +51,7 @@ class Writer:
         """
         body = _encoded(message)
         starts = range(0, len(body), _PAYLOAD_MAX_BYTES)
-        number = self._next
-        self._next += 1
+        number = next(self._numbers) & _NUMBER_MASK
         for part, start in enumerate(starts):
             piece = body[start : start + _PAYLOAD_MAX_BYTES]
             header = _HEADER.pack(_MAGIC, part, len(starts), len(piece), self._pid, number)

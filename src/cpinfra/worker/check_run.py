@@ -46,15 +46,14 @@ _BROKEN = re.compile(
 )
 
 _WRONG_DATA = (
-    "Do not train on this machine: its communication library delivered wrong data without an error. Repeat "
-    "with `cpinfra prove --only {id}`; on GPUs look at the driver's log (`dmesg | grep -i -e xid -e nvrm`), "
-    "set NCCL_DEBUG=INFO, and try NCCL_P2P_DISABLE=1, then another NCCL (`--nccl-library`)"
+    "Do not train on this machine: its communication library, a link or device memory gave wrong data "
+    "without an error. Repeat with `cpinfra prove --only {id}`; on GPUs look at the driver's log "
+    "(`dmesg | grep -i -e xid -e nvrm`), set NCCL_DEBUG=INFO, and try NCCL_P2P_DISABLE=1, then another NCCL"
 )
 _TORCH_RAISED = (
-    "Read the traceback in `error` and the rank's log; repeat with `cpinfra prove --only {id}`, on GPUs "
-    "under NCCL_DEBUG=INFO"
+    "Read the traceback in the check's evidence.errors in the report; repeat with "
+    "`cpinfra prove --only {id}`, on GPUs under NCCL_DEBUG=INFO"
 )
-_OUR_BUG = "A bug in cpinfra, not a fault of the machine: please report it with the traceback in `error`"
 _NO_IMPORT = "Reinstall torch in that environment: a module that it needs cannot be imported"
 DEVICE_REMEDY = (
     "Look at what holds the GPU's memory (nvidia-smi) and at the driver's log "
@@ -78,6 +77,9 @@ class _Evidence:
     comparisons: int = 0
     elements: int = 0
     bytes_moved: int = 0
+    """Of the results that operations moved to this rank, each of which was compared; what the transport
+    carried for them is a matter of its algorithm.
+    """
     wrong: int = 0
     """Comparisons that failed."""
     mismatches: list[str] = field(default_factory=list)
@@ -90,6 +92,9 @@ class _Evidence:
             "shapes": [list(shape) for shape in _unique(trial.shape for trial in self.trials)],
             "forms": _unique(_form(trial) for trial in self.trials),
             "repetitions": len(self.trials),
+            "trials": [
+                " ".join([trial.dtype, _form(trial), *map(str, trial.shape)]) for trial in self.trials
+            ],
             "comparisons": self.comparisons,
             "elements": self.elements,
             "bytes_moved": self.bytes_moved,
@@ -111,6 +116,7 @@ class CheckRun:
     check: Check
     salt: int
     _trial: Trial | None = None
+    _calls_before: int = 0
     _evidence: _Evidence = field(default_factory=_Evidence)
 
     def compare(
@@ -188,6 +194,7 @@ class CheckRun:
         Raises:
             DoorError: torch raised, and not to say that it lacks something.
         """
+        self._calls_before = self.door.calls
         space = TrialSpace(world=self.world, cp0=self.cp0, cp1=self.cp1, backend=self.backend, salt=self.salt)
         for trial in self.check.trials(space):
             if not {trial.dtype, trial.form, trial.reduction} & set(self._evidence.absent):
@@ -227,6 +234,10 @@ class CheckRun:
         evidence = self._evidence
         if evidence.wrong:
             return self.answer(started, "fail", self._mismatch_text(), _WRONG_DATA)
+        if evidence.comparisons and self.door.calls == self._calls_before:
+            return self.answer(
+                started, "unknown", "no operation was called: the check tests nothing", _NO_RESULT
+            )
         if evidence.comparisons:
             return self.answer(started, "pass")
         if evidence.absent:
@@ -255,7 +266,7 @@ def run_check(run: CheckRun, on_trial: Callable[[Trial], None]) -> dict[str, obj
     started = time.monotonic()
     obstacle = run.check.obstacle(world=run.world, cp0=run.cp0, cp1=run.cp1)
     if obstacle:
-        return run.answer(started, "skip", obstacle, "Choose a mesh that has it: `--ranks`, `--cp`")
+        return run.answer(started, "skip", obstacle.reason, obstacle.remedy)
     try:
         run.try_all(on_trial)
     except Aborted:
@@ -271,7 +282,8 @@ def run_check(run: CheckRun, on_trial: Callable[[Trial], None]) -> dict[str, obj
         text = f"{type(error).__name__} in the code of {run.check.id}: {error}"
         if device.is_at_fault(error):
             return _broken(run.answer(started, "unknown", text, DEVICE_REMEDY), error, site="", bug=False)
-        return _broken(run.answer(started, "unknown", text, _OUR_BUG), error, site="", bug=True)
+        # No remedy: the supervisor has one for all bugs.
+        return _broken(run.answer(started, "unknown", text), error, site="", bug=True)
     return run.judge(started)
 
 

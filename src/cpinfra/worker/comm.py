@@ -99,6 +99,11 @@ class Door:
         self._faults: tuple[faults.DataFault, ...] = ()
         self._changed: Callable[[str], None] = lambda _: None
 
+    @property
+    def calls(self) -> int:
+        """How many operations this rank has entered."""
+        return self._calls
+
     def plant(
         self, control: Control, data: Sequence[faults.DataFault], changed: Callable[[str], None]
     ) -> None:

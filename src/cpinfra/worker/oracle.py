@@ -5,9 +5,10 @@ cast to the dtype of the trial, which every value fits exactly.
 
 `Pattern` is for operations that move data. Each element says where it comes from: int64 and float64, and
 int32 and float32 while they have the room, number (source rank, chunk, index, repetition) injectively,
-in multiples of three, so that no flipped bit of a whole number turns one element into another; the
-others carry a hash, which decides on 64 elements and more. The data of another repetition is wrong
-at *every* element: each element walks its own line `start + repetition * step` modulo a prime.
+in multiples of three, so that no flipped bit of an integer turns one element into another (one in a
+float's exponent can); the others carry a hash, which decides on 64 elements and more. The data of another
+repetition is wrong at *every* element: each element walks its own line `start + repetition * step` modulo
+a prime.
 
 `Contributions` is for operations that reduce. Every partial sum, in any order, stays exact in the dtype,
 also when one contribution is counted twice. Contributions are positive, so one that is missing or counted
@@ -58,7 +59,7 @@ MODULUS = {torch.int32: 2147483629, torch.float32: 16777213, torch.float16: 2039
 """Primes below `EXACT`: how many values a hash has."""
 
 _SPACING = 3
-"""Numbers this far apart differ in more than one bit: 3 divides no power of two (an AN code)."""
+"""A flipped bit changes an integer by a power of two, which 3 never divides (an AN code)."""
 _REPETITION_BITS = MAX_REPETITIONS.bit_length()
 # Room for (source, chunk, index) beside the repetition.
 _ROOM_BITS = {
@@ -115,8 +116,9 @@ class Pattern:
     @property
     def injective(self) -> bool:
         """Whether each element can be decoded."""
-        room = _ROOM_BITS.get(self.dtype, 0)
-        return self.sources * self.chunks * self.count <= 1 << room
+        if self.dtype not in _ROOM_BITS:
+            return False
+        return self.sources * self.chunks * self.count <= 1 << _ROOM_BITS[self.dtype]
 
     def at(self, repetition: int) -> Pattern:
         """The same in another repetition."""

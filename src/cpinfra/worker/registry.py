@@ -28,6 +28,38 @@ class RegistryError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Obstacle:
+    """Why a check cannot run on a mesh, and on which it can."""
+
+    reason: str
+    remedy: str
+
+
+def obstacle(check_id: str, *, mesh: str, min_ranks: int, world: int, cp0: int, cp1: int) -> Obstacle | None:
+    """What keeps a check from running: the one rule, for the supervisor and for the ranks.
+
+    Args:
+        check_id: the check, whose `mesh` and `min_ranks` these are.
+        mesh: see `Check`.
+        min_ranks: see `Check`.
+        world: ranks of the run.
+        cp0: of these along cp0.
+        cp1: of these along cp1.
+    """
+    if mesh == "square" and not cp0 == cp1 >= 2:
+        return Obstacle(
+            reason=f"{check_id} needs a square mesh with cp0 = cp1 >= 2, got cp0={cp0}, cp1={cp1}",
+            remedy="give a number of ranks that holds a square, such as 4, 8 or 9 (--ranks 4 --cp 2x2)",
+        )
+    if world < min_ranks:
+        return Obstacle(
+            reason=f"{check_id} needs at least {min_ranks} ranks, got {world}",
+            remedy=f"run it with more ranks: --ranks {min_ranks}",
+        )
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
     """One claim that is tested on ranks."""
 
@@ -42,7 +74,7 @@ class Check:
     mesh: str
     """`any`, or `square`: needs cp0 == cp1 >= 2."""
     min_ranks: int
-    """The smallest world size at which the claim says anything."""
+    """The smallest world size it is for: there, too, it must fail if its operation does nothing."""
     twins: tuple[str, ...]
     """Data faults that it must catch."""
     trials: Callable[[TrialSpace], Sequence[Trial]]
@@ -50,13 +82,9 @@ class Check:
     body: Body
     """One trial on one rank."""
 
-    def obstacle(self, *, world: int, cp0: int, cp1: int) -> str:
-        """Why the check cannot run on this mesh; empty when it can."""
-        if world < self.min_ranks:
-            return f"{self.id} needs at least {self.min_ranks} ranks, got {world}"
-        if self.mesh == "square" and not cp0 == cp1 >= 2:
-            return f"{self.id} needs a square mesh with cp0 = cp1 >= 2, got cp0={cp0}, cp1={cp1}"
-        return ""
+    def obstacle(self, *, world: int, cp0: int, cp1: int) -> Obstacle | None:
+        """Why the check cannot run on this mesh; None when it can."""
+        return obstacle(self.id, mesh=self.mesh, min_ranks=self.min_ranks, world=world, cp0=cp0, cp1=cp1)
 
 
 _registered: dict[str, tuple[str, Check]] = {}
@@ -68,9 +96,9 @@ def check(
     tier: str,
     claim: str,
     trials: Callable[[TrialSpace], Sequence[Trial]],
+    min_ranks: int,
     needs: tuple[str, ...] = (),
     mesh: str = "any",
-    min_ranks: int = 1,
     twins: tuple[str, ...] = (),
 ) -> Callable[[Body], Body]:
     """Register the decorated function as the body of a check; see `Check` for the arguments.

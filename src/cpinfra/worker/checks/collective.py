@@ -25,7 +25,7 @@ _MAX_DTYPES = ("float32", "bfloat16", "int64")
 
 
 def _all_reduce_trials(space: TrialSpace) -> Sequence[Trial]:
-    """Sums and, up to 16 ranks, maxima."""
+    """Sums, and maxima from the ninth trial on: over NCCL up to 16 ranks, over gloo up to 4."""
     sums = [
         Draft(dtype=dtype, shape=flat(space, dtype, kind, shares=1), form="tensor", reduction="sum")
         for dtype, kind in sequence()
@@ -40,6 +40,7 @@ def _all_reduce_trials(space: TrialSpace) -> Sequence[Trial]:
     tier="smoke",
     claim="all_reduce gives every rank the sum over all ranks, at every element.",
     trials=_all_reduce_trials,
+    min_ranks=2,  # the sum of one rank is what lies in the tensor already
     twins=("reversed-shard", "first-element-only", "shifted", "stale-buffer", "bit-flip"),
 )
 def all_reduce(run: CheckRun, trial: Trial) -> None:
@@ -73,6 +74,7 @@ def _all_gather_trials(space: TrialSpace) -> Sequence[Trial]:
     tier="smoke",
     claim="all_gather puts the chunk of each rank into that rank's slot, each element in its place.",
     trials=_all_gather_trials,
+    min_ranks=1,  # one rank's chunk still has to reach a buffer that was blank
     twins=(
         "wrong-chunk",
         "reversed-shard",
@@ -145,6 +147,7 @@ def _reduce_scatter_trials(space: TrialSpace) -> Sequence[Trial]:
     tier="smoke",
     claim="reduce_scatter gives each rank the sum over all ranks for its own chunk, at every element.",
     trials=_reduce_scatter_trials,
+    min_ranks=1,  # as for all_gather
     twins=("wrong-chunk", "reversed-shard", "first-element-only", "shifted", "stale-buffer", "bit-flip"),
 )
 def reduce_scatter(run: CheckRun, trial: Trial) -> None:

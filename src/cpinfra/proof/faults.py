@@ -1,0 +1,28 @@
+"""Which faults can be planted, for those who may not look into the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..worker import injection
+
+_ANY_WORLD = 1 << 30
+
+
+def mistakes(faults: Sequence[str], world: int | None) -> list[str]:
+    """What is wrong with each of these faults, as `--inject` spells them: messages that name what is valid.
+
+    Args:
+        faults: as written.
+        world: number of ranks; None where it is not known yet.
+    """
+    told = (_mistake(fault, _ANY_WORLD if world is None else world) for fault in faults)
+    return [message for message in told if message]
+
+
+def _mistake(fault: str, world: int) -> str:
+    try:
+        injection.parse(fault, world)
+    except injection.InjectionError as error:
+        return str(error).replace(f"a rank from 0 to {_ANY_WORLD - 1}", "the number of a rank, from 0 on")
+    return ""
