@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,10 @@ from cpinfra.outcome import Outcome
 from cpinfra.outcome import Severity
 from cpinfra.proof import catalogue
 from cpinfra.proof import deadlines
+from cpinfra.proof import delivery
+from cpinfra.proof.environment import zygote_environment
+from cpinfra.proof.startup import Startup
+from cpinfra.proof.zygote import Zygote
 from cpinfra.worker import node_local
 from cpinfra.worker.ledger import Ledger
 from cpinfra.worker.ledger import create
@@ -371,3 +378,45 @@ def _text(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+def test_what_is_said_together_with_hello_is_not_lost(tmp_path: Path) -> None:
+    """A zygote that has said all before the supervisor first listens is heard out, and in order."""
+    worker = delivery.build_zip(engine.PACKAGE, tmp_path)
+    environment = zygote_environment(os.environ, "c" * 16, gpu_uuids=())
+    zygote = Zygote(sys.executable, worker, environment, "c" * 16, tmp_path / "log")
+    try:
+        processes.wait_until(lambda: _bytes_waiting(zygote) > 400, "hello and software in the pipe")
+        budgets = deadlines.budgets(4, "cpu", None)
+        startup = Startup(zygote=zygote, python=sys.executable, budgets=budgets, tick=lambda: None)
+
+        assert startup.software()["software"]["python"] == sys.executable
+    finally:
+        assert zygote.close(hurry=True) == []
+
+
+def _bytes_waiting(zygote: Zygote) -> int:
+    count = array.array("i", [0])
+    fcntl.ioctl(zygote._events_fd, termios.FIONREAD, count)
+    return count[0]
+
+
+def test_a_fault_that_no_check_notices_is_no_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A twin that acted and was missed blocks the verdict: the check proves nothing."""
+    blind = "\n\ndef _blind(self, got, expected, *, parts, describe=str):\n"
+    blind += "    self._evidence.comparisons += 1\n\n\nCheckRun.compare_parts = _blind\n"
+    engine.altered_worker(monkeypatch, tmp_path, {"worker/check_run.py": blind})
+
+    ran = engine.prove(tmp_path / "run", only="collective.all_gather", faults=["wrong-chunk"])
+
+    assert ran.outcomes() == {"collective.all_gather": "pass"}
+    (finding,) = ran.proof.findings
+    assert (finding.id, finding.severity) == ("fault-not-caught", Severity.BLOCKING)
+    assert "wrong-chunk" in finding.got
+
+
+def test_a_fault_that_has_nothing_to_act_on_is_no_pass(tmp_path: Path) -> None:
+    """A wrong chunk changes nothing in a sum that all ranks share."""
+    ran = engine.prove(tmp_path, only=ALL_REDUCE, faults=["wrong-chunk"])
+
+    assert [finding.id for finding in ran.proof.findings] == ["fault-not-fired"]
