@@ -25,7 +25,14 @@ _LOCK_TRIES = 100
 _STAGES = "stages.jsonl"
 _MARKER = ("stage", "time", "boot_id")
 _NAME = re.compile(r"\d{8}-\d{6}-[a-z0-9_]{8}")
-_FILES = ("events.jsonl", "report.json", "zygote.log", "generation-*/rank-*.log", _STAGES)
+_FILES = (
+    "events.jsonl",
+    "report.json",
+    "zygote.log",
+    "generation-*/rank-*.log",
+    "generation-*/rank-*.stack",
+    _STAGES,
+)
 """What an earlier run leaves in a folder, and a later one there would otherwise continue. The markers come
 last: they say whose the others are."""
 
