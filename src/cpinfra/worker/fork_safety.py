@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -18,6 +19,10 @@ import torch
 _CANARY_S = 20.0
 """A child that asks a driver may have to wait for it; one that deadlocks must not be waited for."""
 
+_ENDING_S = 1.0
+"""A thread that was told to end, even joined, is still listed for some milliseconds on a busy machine."""
+_LOOK_EVERY_S = 0.002
+
 
 def problems() -> list[str]:
     """Why a fork from here would not be safe; empty when it is."""
@@ -25,10 +30,20 @@ def problems() -> list[str]:
 
 
 def _other_threads() -> list[str]:
-    """Threads but the main one: whatever lock they hold at the fork stays locked in the child."""
-    tasks = [task for task in Path("/proc/self/task").iterdir() if int(task.name) != os.getpid()]
-    names = sorted(name for task in tasks if (name := _thread_name(task)))
+    """Threads but the main one: whatever lock they hold at the fork stays locked in the child.
+
+    One that is just ending is waited for: faulthandler's, for example, outlives its own join.
+    """
+    deadline = time.monotonic() + _ENDING_S
+    while (names := _thread_names()) and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_S)
     return [f"{len(names)} threads beside the main one: {', '.join(names)}"] if names else []
+
+
+def _thread_names() -> list[str]:
+    """Names of the threads beside the main one."""
+    tasks = [task for task in Path("/proc/self/task").iterdir() if int(task.name) != os.getpid()]
+    return sorted(name for task in tasks if (name := _thread_name(task)))
 
 
 def _thread_name(task: Path) -> str:
