@@ -57,14 +57,12 @@ def test_threads_beside_the_main_one_are_named() -> None:
 
 
 def test_a_thread_that_is_just_ending_is_waited_for() -> None:
-    """faulthandler's thread is listed for a while after it was cancelled: no reason to refuse a fork."""
+    """As faulthandler's, which is listed for a while after it was cancelled: no reason to refuse a fork."""
     code = (
-        "import faulthandler\n"
+        "import threading\n"
         "from cpinfra.worker import fork_safety\n"
-        "for _ in range(200):\n"
-        "    faulthandler.dump_traceback_later(600)\n"
-        "    faulthandler.cancel_dump_traceback_later()\n"
-        "    assert not fork_safety._other_threads()\n"
+        "threading.Timer(0.1, int).start()\n"
+        "assert not fork_safety._other_threads()\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(SOURCES), "OPENBLAS_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
