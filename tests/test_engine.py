@@ -94,6 +94,15 @@ def test_a_killed_rank_is_noticed_within_half_a_second_and_named(tmp_path: Path)
     assert "rank 2: ended by SIGKILL" in ran.proof.results[ALL_REDUCE].reason
 
 
+def test_the_callers_filter_of_warnings_does_not_reach_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With PYTHONWARNINGS=error torch's own import fails: that would say nothing about the machine."""
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+
+    assert engine.prove(tmp_path, only=ALL_REDUCE).outcomes() == {ALL_REDUCE: "pass"}
+
+
 def test_a_stopped_rank_is_named_as_stopped(tmp_path: Path) -> None:
     """A rank in state T is told from a hang, quickly, and is ended by SIGKILL like the others."""
     ran = engine.prove(tmp_path, faults=["stop:1"], only="collective.*")

@@ -17,6 +17,8 @@ HARDENING = {
     "RES_OPTIONS": "timeout:1 attempts:1",  # a lost reverse look-up of c10d's stalls for 1 s, not 5
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     "PYTHONFAULTHANDLER": "1",
+    "PYTHONWARNINGS": "",  # "error" fails torch's own import for a deprecation that is no concern of ours
+    "PYTHONINSPECT": "",
 }
 """Set in every process that runs ranks; the user's own values give way."""
 
