@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import engine
 import forks
 import processes as watched
 from cpinfra.proof.deadlines import process_state
@@ -276,16 +277,58 @@ def test_a_signal_to_a_process_that_is_gone_is_no_error() -> None:
     processes.kill(pid, signal.SIGTERM)
 
 
-def test_reap_collects_every_child_that_has_ended_and_no_other() -> None:
-    """With its wait status; one that lives is neither waited for nor named; none at all is no error."""
-    code, killed = forks.fork(lambda: os._exit(3)), forks.fork(forks.idle)
+def test_reap_collects_those_asked_for_that_have_ended_and_no_other() -> None:
+    """With their wait status; neither one that lives, nor one that is somebody else's, nor one twice."""
+    code, killed, other = (forks.fork(work) for work in (lambda: os._exit(3), forks.idle, lambda: None))
     os.kill(killed, signal.SIGKILL)
-    with forks.forked(forks.idle):
-        watched.wait_until(lambda: process_state(code) + process_state(killed) == "ZZ", "their ends")
-        ended = dict(processes.reap())
-        assert processes.reap() == []
+    with forks.forked(forks.idle) as living:
+        watched.wait_until(lambda: "".join(map(process_state, (code, killed, other))) == "ZZZ", "their ends")
+        asked = [code, living, os.getppid(), killed]
+        ended = dict(processes.reap(asked))
+        assert processes.reap(asked) == []
 
     assert os.waitstatus_to_exitcode(ended.pop(code)) == 3
     assert os.waitstatus_to_exitcode(ended.pop(killed)) == -signal.SIGKILL
     assert ended == {}
-    assert processes.reap() == []
+    assert forks.wait(other) == 0
+
+
+def test_reap_all_collects_every_child_that_has_ended() -> None:
+    """Whoever started them; one that lives is not waited for; none at all is no error."""
+
+    def work() -> None:
+        ended = [forks.fork(lambda: None) for _ in range(2)]
+        living = forks.fork(forks.idle)
+        watched.wait_until(lambda: [process_state(pid) for pid in ended] == ["Z", "Z"], "their ends")
+        processes.reap_all()
+        assert [process_state(pid) for pid in ended] == ["", ""]
+        end(living)
+        processes.reap_all()
+
+    assert forks.wait(forks.fork(work)) == 0
+
+
+LATE = """
+import os, subprocess, time
+program = subprocess.Popen(["sh", "-c", "exit 7"])
+time.sleep(0.3)
+code = program.wait()
+orphan = subprocess.run(["sh", "-c", "sleep 0 & echo $!"], capture_output=True, text=True).stdout
+open(os.environ["TOLD"], "w").write(f"{code} {orphan}")
+"""
+
+
+def test_a_zygote_leaves_the_children_of_an_import_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adopting: None
+) -> None:
+    """A module that starts a program gets its exit code; an orphan that ended meanwhile is not left to us."""
+    (tmp_path / "late_one.py").write_text(LATE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+
+    ran = engine.prove(tmp_path / "run", only="dtensor.roundtrip", late=["late_one"])
+
+    assert ran.proof.findings == []
+    code, orphan = (tmp_path / "told").read_text().split()
+    assert code == "7"
+    assert process_state(int(orphan)) == ""

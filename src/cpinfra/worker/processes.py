@@ -139,14 +139,26 @@ def kill(pid: int, number: int) -> None:
         pass
 
 
-def reap() -> list[tuple[int, int]]:
-    """Collect every child that has ended: (pid, wait status)."""
-    ended: list[tuple[int, int]] = []
-    while True:
+def reap(pids: Iterable[int]) -> list[tuple[int, int]]:
+    """Collect those of these children that have ended: (pid, wait status).
+
+    Never others: what a module starts while it is imported is for that module to wait for.
+    """
+    ended = []
+    for pid in pids:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            found, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
-            return ended
-        if pid == 0:
-            return ended
-        ended.append((pid, status))
+            continue  # collected by a handler that has interrupted this one
+        if found:
+            ended.append((pid, status))
+    return ended
+
+
+def reap_all() -> None:
+    """Collect every child that has ended, adopted ones too, in a process where nobody else waits for any."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass  # none is left

@@ -98,6 +98,7 @@ class Zygote:
         for pid in self._ranks:
             processes.kill(pid, signal.SIGKILL)
         left = processes.kill_family(self._cookie, timeout_s=2.0, known=self._ranks)
+        processes.reap_all()  # orphans that ended by themselves would become the supervisor's
         node_local.remove(self._cookie)
         try:
             self.events.send({"event": "closed", "left": left})
@@ -241,11 +242,10 @@ class Zygote:
 
     def _reap(self) -> None:
         """Report every rank that has ended; runs as a signal handler, so also during an import."""
-        for pid, status in processes.reap():
-            if pid in self._ranks:
-                generation, number = self._ranks.pop(pid)
-                where = {"generation": generation, "rank": number, "pid": pid}
-                self.events.send({"event": "exited", **where, **_exit_of(status)})
+        for pid, status in processes.reap(list(self._ranks)):
+            generation, number = self._ranks.pop(pid)
+            where = {"generation": generation, "rank": number, "pid": pid}
+            self.events.send({"event": "exited", **where, **_exit_of(status)})
 
     def _of_generation(self, order: Mapping[str, Any]) -> list[int]:
         ranks = order.get("ranks")
