@@ -19,7 +19,7 @@ from cpinfra.worker.processes import COOKIE_VARIABLE
 
 MARK = "CPINFRA_TEST_MARK"
 GONE_WITHIN_S = 10.0
-_SIGNALS_AT_WORK = ("/usr/bin/env", "--default-signal=INT,TERM,HUP")
+SIGNALS_AT_WORK = ("/usr/bin/env", "--default-signal=INT,TERM,HUP")
 """A shell that runs pytest in the background has it ignore SIGINT, which children inherit."""
 
 
@@ -43,7 +43,7 @@ class Run:
         environment = {**os.environ, MARK: self.mark, **options.pop("env", {})}
         command = [sys.executable, "-m", "cpinfra", "prove", "--device", "cpu", "--run-dir", str(folder)]
         self.process = subprocess.Popen(
-            [*options.pop("prefix", _SIGNALS_AT_WORK), *command, *arguments],
+            [*options.pop("prefix", SIGNALS_AT_WORK), *command, *arguments],
             env=environment,
             start_new_session=True,
             stdin=subprocess.DEVNULL,

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import forks
+import processes
 from cpinfra.hardware import child
 from cpinfra.hardware import gpus
 from cpinfra.hardware import nvml
@@ -543,29 +546,77 @@ class TestChild:
 
         assert answer.stdout == b"True\n"
 
-    def test_is_ended_when_we_are_interrupted(self, tmp_path: Path) -> None:
-        """Ctrl-C while waiting ends the child too."""
-        source = (
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+    def test_is_ended_with_us(self, tmp_path: Path, number: signal.Signals) -> None:
+        """Whatever ends us while we wait ends the child too, although it hangs and heeds no other signal."""
+        hangs = (
+            "import os, signal, time\n"
+            "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):\n"
+            "    signal.signal(number, signal.SIG_IGN)\n"
+            "with open(os.environ['PID'] + '.part', 'w') as file:\n"
+            "    file.write(str(os.getpid()))\n"
+            "os.rename(os.environ['PID'] + '.part', os.environ['PID'])\n"
+            "time.sleep(600)\n"
+        )
+        asks = (
             "import os, sys\n"
             "from cpinfra.hardware import child\n"
-            'write = \'open(os.environ["PID"], "w").write(str(os.getpid()))\'\n'
-            "inner = f'import os, time; {write}; time.sleep(600)'\n"
-            "argv = [sys.executable, '-I', '-c', inner]\n"
+            f"argv = [sys.executable, '-I', '-c', {hangs!r}]\n"
             "child.ask(argv, environment=os.environ, timeout_s=600)\n"
         )
-        package = str(Path(child.__file__).parents[2])
-        environment = {**os.environ, "PID": str(tmp_path / "pid"), "PYTHONPATH": package}
-        process = subprocess.Popen([sys.executable, "-c", source], env=environment, stderr=subprocess.PIPE)
-        deadline = time.monotonic() + 20
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
+        with asking(asks, tmp_path / "pid") as (process, pid):
+            process.send_signal(number)
+            process.communicate(timeout=20)
 
-        _, stderr = process.communicate(timeout=20)
+            assert process.returncode == -number
+            assert gone(pid)
 
-        assert b"KeyboardInterrupt" in stderr
-        assert gone(int((tmp_path / "pid").read_text()))
+    def test_is_ended_at_its_very_start(self, tmp_path: Path) -> None:
+        """A program that runs nothing of ours is ended with us as well."""
+        program = tmp_path / "python"
+        program.write_text('#!/bin/sh\necho $$ > "$PID.part"\nmv "$PID.part" "$PID"\nexec sleep 600\n')
+        program.chmod(0o755)
+        asks = (
+            "import os\n"
+            "from cpinfra.hardware import child\n"
+            f"child.ask([{str(program)!r}], environment=os.environ, timeout_s=600)\n"
+        )
+        with asking(asks, tmp_path / "pid") as (process, pid):
+            process.kill()
+
+            assert gone(pid)
+
+    def test_is_not_ended_by_a_parent_that_lives(self) -> None:
+        """It is asked for by process, not by chance: the child of a living parent answers."""
+        assert self.ask("import time; time.sleep(0.3); print('here')").stdout == b"here\n"
+
+    def test_a_child_whose_parent_is_gone_already_ends(self) -> None:
+        """The parent may have died before the request was made: then nothing else would ever end it."""
+
+        def work() -> None:
+            child._die_with_parent(os.getppid() + 1)
+            os._exit(3)
+
+        assert forks.wait(forks.fork(work)) == 0
+
+
+@contextmanager
+def asking(source: str, told: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A program that waits for a child, and the child's pid as it has told it; both are ended."""
+    package = str(Path(child.__file__).parents[2])
+    environment = {**os.environ, "PID": str(told), "PYTHONPATH": package}
+    process = subprocess.Popen(
+        [*processes.SIGNALS_AT_WORK, sys.executable, "-c", source], env=environment, stderr=subprocess.PIPE
+    )
+    try:
+        processes.wait_until(told.exists, "the child")
+        pid = int(told.read_text())
+        yield process, pid
+    finally:
+        process.kill()
+        process.communicate()
+        if told.exists() and not gone(int(told.read_text())):
+            os.kill(int(told.read_text()), signal.SIGKILL)
 
 
 def gone(pid: int) -> bool:

@@ -2,11 +2,12 @@
 
 A call into a driver can block where no signal arrives. So it is made in a child of its own session, with a
 deadline; past it the whole group is killed, and a child that does not even die is left behind, never
-waited for without bound.
+waited for without bound. Whatever ends this process meanwhile, SIGKILL too, ends the child.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import selectors
 import signal
@@ -15,8 +16,11 @@ import time
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import IO
 
+_PRCTL = ctypes.CDLL(None).prctl  # looked up here: between fork and exec a lock of the linker could be held
+_PR_SET_PDEATHSIG = 1
 _TICK_S = 0.01
 _DEATH_S = 0.5
 
@@ -86,6 +90,9 @@ def ask(
 def _started(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start the child in a session of its own, which may be killed as a whole.
 
+    What runs between fork and exec is two system calls: it imports nothing and takes no lock, so that it
+    is safe even in a process with threads.
+
     Raises:
         OSError: the program cannot be executed.
     """
@@ -96,7 +103,18 @@ def _started(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.
         stderr=subprocess.PIPE,
         env=dict(environment),
         start_new_session=True,
+        preexec_fn=partial(_die_with_parent, os.getpid()),  # noqa: PLW1509 - see above
     )
+
+
+def _die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process with its parent, which may be gone already; exec keeps the request.
+
+    As `worker/processes.py` has it, which is not for this package to import.
+    """
+    _PRCTL(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os._exit(0)
 
 
 class _Streams:
