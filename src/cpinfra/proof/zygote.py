@@ -54,6 +54,7 @@ class Zygote:
             argv += ["--parent", str(os.getpid())]
             self._process = _start(argv, environment, output_in, (events_out, orders_in))
         except OSError:
+            self._selector.close()
             for fd in (self._events_fd, self._orders_fd, self._output_fd):
                 os.close(fd)
             raise
