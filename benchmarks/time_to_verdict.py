@@ -272,7 +272,7 @@ def warm_generation_s() -> float:
     """One proof whose checks all need every import, so that one generation runs them all after it."""
     from cpinfra.proof import run_folder
     from cpinfra.proof.catalogue import catalogue
-    from cpinfra.proof.supervisor import ProofRequest
+    from cpinfra.proof.contract import ProofRequest
     from cpinfra.proof.supervisor import Supervisor
 
     smoke = [info for info in catalogue() if info.tier == "smoke"]

@@ -16,8 +16,8 @@ import cpinfra
 from cpinfra.proof import catalogue
 from cpinfra.proof import delivery
 from cpinfra.proof import run_folder
-from cpinfra.proof.supervisor import Proof
-from cpinfra.proof.supervisor import ProofRequest
+from cpinfra.proof.contract import Proof
+from cpinfra.proof.contract import ProofRequest
 from cpinfra.proof.supervisor import Supervisor
 
 PACKAGE = Path(cpinfra.__file__).parent
@@ -50,8 +50,12 @@ def prove(
     budget_s: float | None = None,
     on_event: Any = None,
     late: Sequence[str] = (),
+    leave_s: float | None = None,
 ) -> Ran:
-    """Run the checks that match `only` over `mesh` (dp, cp0, cp1); `late` replaces what DTensor needs."""
+    """Run the checks that match `only` over `mesh` (dp, cp0, cp1); `late` replaces what DTensor needs.
+
+    `leave_s` replaces how long ranks may take to leave.
+    """
     events: list[dict[str, Any]] = []
 
     def take(event: dict[str, Any]) -> None:
@@ -76,7 +80,10 @@ def prove(
     )
     home = run_folder.create(folder, os.environ)
     try:
-        with Supervisor(request, home, take) as supervisor:
+        whole = Supervisor(request, home, take)
+        if leave_s is not None:
+            whole._budgets = replace(whole._budgets, leave_s=leave_s)
+        with whole as supervisor:
             proof = supervisor.run()
     finally:
         home.close()

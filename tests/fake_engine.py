@@ -21,10 +21,10 @@ from cpinfra.outcome import Severity
 from cpinfra.proof.attribution import Culprit
 from cpinfra.proof.attribution import Hang
 from cpinfra.proof.catalogue import CheckInfo
+from cpinfra.proof.contract import Progress
+from cpinfra.proof.contract import Proof
+from cpinfra.proof.contract import ProofRequest
 from cpinfra.proof.run_folder import RunFolder
-from cpinfra.proof.supervisor import Progress
-from cpinfra.proof.supervisor import Proof
-from cpinfra.proof.supervisor import ProofRequest
 
 HEAVY = ("pydantic", "rich", "torch")
 EVIL = "one\ntwo\x1b[31m\x07 \udcff \u202e [bold]é"
@@ -102,7 +102,8 @@ class FakeSupervisor:
             (self._folder.path / "report.json").unlink(missing_ok=True)
             (self._folder.path / "report.json").mkdir()
         if self._mode == "no-torch":
-            return Proof(findings=[finding("torch-missing")])
+            self.proof.findings.append(finding("torch-missing"))
+            return self.proof
         proof = self.proof = Proof(software=dict(SOFTWARE))
         self._emit("software", seconds=1.5, **SOFTWARE)
         if self._mode == "interrupted":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,11 +119,11 @@ def judged(
     at: Mapping[int, float] | None = None,
     raised: Mapping[int, str] | None = None,
     raised_outside: Mapping[int, str] | None = None,
-    fired: Collection[str] = (),
+    planted: tuple[str, ...] = (),
 ) -> Hang | None:
     """The judgement over one view a rank; what ranks raised in torch and outside, as texts."""
     made = generation(len(views), exits=exits, released=released, at=at)
-    made.fired.extend({"event": "fired", "fault": fault} for fault in fired)
+    made.spec = replace(made.spec, faults=planted)
     for site, texts in (("collective.py:53", raised), ("", raised_outside)):
         for rank, text in (texts or {}).items():
             error = {"type": "RuntimeError", "text": text, "site": site}
@@ -584,7 +585,7 @@ def test_the_planted_fault_is_never_read() -> None:
     """With and without the word of what was planted, the judgement is the same."""
     views = [view(inside=4), view(left=3), view(inside=4)]
 
-    assert judged(*views, stuck=[0, 1, 2], fired=["kill:2", "stop:0"]) == judged(*views, stuck=[0, 1, 2])
+    assert judged(*views, stuck=[0, 1, 2], planted=("kill:2", "stop:0")) == judged(*views, stuck=[0, 1, 2])
 
 
 def test_the_check_is_that_of_the_newest_call() -> None:

@@ -56,7 +56,7 @@ def judge(
 ) -> Verdict:
     """The verdict over a main run on GPUs, unless other runs are given."""
     return outcome.verdict(
-        [run()] if runs is None else runs, checks, required=required, hung=hung, findings=findings
+        [run()] if runs is None else runs, checks, required=required, broken=hung, findings=findings
     )
 
 

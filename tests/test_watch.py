@@ -47,14 +47,24 @@ class Story:
         self.generation.absorb({"event": "forked", "pids": pids, "folder": str(folder)}, 0.0)
         self.pens = [Ledger(folder / "ledger").pen(rank) for rank in range(2)]
         self.orders: list[str] = []
-        self.watch = Watch(self.generation, BUDGETS, self._order)
+        self._folder = folder
+        self._place = ""
+        self.zygote_state = "S"
+        self.watch = Watch(self.generation, BUDGETS, self._order, lambda: self.zygote_state)
         self.now = time.monotonic()
 
     def _order(self, name: str, **_facts: Any) -> None:
         self.orders.append(name)
+        if name == "stacks" and self._place:
+            with (self._folder / "rank-1.stacks").open("a") as stacks:
+                stacks.write(f'  File "{self._place}", line 1 in f\n')
         if name == "kill":
             for rank in {0, 1} - set(self.generation.exits):
                 self.hear("exited", rank, code=None, signal="SIGKILL")
+
+    def stands_at(self, file: str) -> None:
+        """What the second rank's stack shows from now on, whenever it is asked for."""
+        self._place = file
 
     def hear(self, event: str, rank: int, **facts: Any) -> None:
         """A message of a rank, or about it."""
@@ -203,3 +213,38 @@ def test_ranks_that_survive_being_killed_are_given_up(story: Story, monkeypatch:
     assert story.watch.hang is not None
     assert story.watch.hang.culprit_ranks == (0,)
     assert story.watch.lost == "its ranks did not end within 10 s of being killed"
+
+
+def test_a_stopped_zygote_makes_no_rank_guilty(story: Story) -> None:
+    """Ranks that it should have collected look as if they hung: the watch ends, and blames nobody."""
+    story.zygote_state = "T"
+    stay_at(story, Stage.LEFT)
+
+    story.go_on(BUDGETS.patience_s)
+
+    assert (story.watch.over, story.watch.stopped, story.watch.hang) == (True, "T", None)
+
+
+def test_the_stack_of_a_hang_is_not_that_of_an_earlier_delay(story: Story) -> None:
+    """A rank was late, gave its stack, went on, and hangs elsewhere: only the last stack counts."""
+    story.pens[0].stage(Stage.RUNNING)
+    story.pens[0].write(Kind.ENTER, CALL)
+    story.pens[1].stage(Stage.RUNNING)
+    story.stands_at("old_place.py")
+    for _ in range(600):
+        if "stacks" in story.orders:
+            break
+        story.go_on(0.1)
+    for call in (1, 2):
+        story.pens[1].write(Kind.ENTER, {**CALL, "call": call})
+        story.pens[1].write(Kind.LEAVE, {"call": call})
+    story.pens[0].write(Kind.LEAVE, {"call": 1})
+    story.go_on(1.0)
+    assert (story.watch.hang, story.orders) == (None, ["stacks"])
+
+    story.stands_at("new_place.py")
+    story.go_on(60.0)
+
+    assert story.watch.hang is not None
+    assert "new_place" in story.watch.hang.stacks[1]
+    assert "old_place" not in story.watch.hang.stacks[1]

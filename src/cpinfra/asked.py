@@ -20,6 +20,7 @@ from .proof import faults as known_faults
 from .proof.catalogue import TIERS
 
 DEVICES = ("auto", "cpu", "cuda")
+_MOST_S = 86_400
 _MOST = 1 << 20  # more ranks than any machine takes; keeps the search for a mesh short
 
 T = TypeVar("T")
@@ -127,8 +128,9 @@ def _seconds(option: str, text: str | None) -> float | None:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise UsageProblem([f"{option} {text!r}: expected a number of seconds above 0, such as 5"])
+    if not 0 < seconds <= _MOST_S:  # NaN is neither
+        expected = f"expected a number of seconds above 0 and at most {_MOST_S}, such as 5"
+        raise UsageProblem([f"{option} {text!r}: {expected}"])
     return seconds
 
 

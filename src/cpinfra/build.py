@@ -18,9 +18,9 @@ from .outcome import BUG_REMEDY
 from .outcome import Finding
 from .outcome import Severity
 from .proof import run_folder
+from .proof.contract import Proof
+from .proof.contract import ProofRequest
 from .proof.run_folder import RunFolder
-from .proof.supervisor import Proof
-from .proof.supervisor import ProofRequest
 from .proof.supervisor import Supervisor
 from .settle import Settled
 from .settle import settle
@@ -91,10 +91,10 @@ def _run(settled: Settled, folder: RunFolder, reporter: Reporter) -> ProveAnswer
         with supervisor:
             reporter.engine_started()
             _keep(settled, folder, supervisor.proof)  # also imports pydantic, while the zygote imports torch
-            return _conclude(settled, folder, supervisor.run())
+            supervisor.run()
     except Exception as error:  # noqa: BLE001 - an error of ours leaves a report too, and is no verdict on hardware
         supervisor.proof.findings.append(_bug(error))
-        return _conclude(settled, folder, supervisor.proof)
+    return _conclude(settled, folder, supervisor.proof)  # once all has ended: what would not is in it
 
 
 def _keep(settled: Settled, folder: RunFolder, proof: Proof) -> None:

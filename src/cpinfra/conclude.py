@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,14 @@ from .placement import Device
 from .proof.catalogue import SEED
 from .proof.catalogue import CheckInfo
 from .proof.catalogue import catalogue
+from .proof.contract import Proof
 from .proof.environment import Told
 from .proof.run_folder import RunFolder
-from .proof.supervisor import Proof
 from .settle import Settled
 
 REPORT = "report.json"
 _NOT_ASKED = "not asked by prove"
 _NOT_RUN = "no run was made"
-_NOT_TOLD = "the target interpreter did not get so far as to say"
 _UNFINISHED = Finding(
     id="run-unfinished",
     severity=Severity.BLOCKING,
@@ -82,24 +82,17 @@ def conclude(settled: Settled, folder: RunFolder, proof: Proof | None, *, final:
         proof: what has been learnt; None where nothing could be run.
         final: whether nothing more will be learnt; before, what has no result yet is unknown.
     """
-    judged = _judge(settled, proof, () if final else [_UNFINISHED])
-    answer = _stored(settled, folder, proof, judged)
+    answer = _stored(settled, folder, proof) if final else _interim(settled, folder, proof)
     if proof is None or not proof.interrupted:
         return answer
-    return ProveAnswer(
-        verdict=answer.verdict,
-        scope=answer.scope,
-        exit_code=ExitCode.INTERRUPTED,
-        report=answer.report,
-        report_path=answer.report_path,
-    )
+    return replace(answer, exit_code=ExitCode.INTERRUPTED)
 
 
 def _judge(settled: Settled, proof: Proof | None, more: Sequence[Finding] = ()) -> _Judged:
     hardware = list(placement.findings(settled.device))
     of_run = [*_environment(settled.told), *proof.findings] if proof is not None else []
     findings = [*_planted(settled.faults), *of_run, *more]
-    checks = results(settled, proof, more)
+    checks = [_of_planted(result, settled.faults) for result in results(settled, proof, more)]
     return _Judged(
         checks=checks,
         findings=findings,
@@ -108,7 +101,7 @@ def _judge(settled: Settled, proof: Proof | None, more: Sequence[Finding] = ()) 
             [settled.facts] if proof is not None else [],
             checks,
             required=settled.selection.required,
-            hung=proof is not None and proof.hang is not None and proof.hang.kind != "slow",
+            broken=proof is not None and (proof.hang is not None or proof.broken_outside),
             findings=[*hardware, *findings],
         ),
         scope=outcome.scope(
@@ -131,6 +124,14 @@ def _planted(faults: Sequence[str]) -> list[Finding]:
         remedy="run it without --inject",
     )
     return [finding]
+
+
+def _of_planted(result: CheckResult, faults: Sequence[str]) -> CheckResult:
+    """A failure that was asked for condemns no machine."""
+    if not faults or result.outcome is not Outcome.FAIL:
+        return result
+    remedy = f"a fault was planted ({', '.join(faults)}): this failure says that it was noticed, and no more"
+    return replace(result, remedy=remedy)
 
 
 def _environment(told: Told) -> list[Finding]:
@@ -193,12 +194,23 @@ def _why_unknown(device: Device, findings: Sequence[Finding]) -> tuple[str, str]
     return "the engine gave no result for it", outcome.BUG_REMEDY
 
 
-def _stored(settled: Settled, folder: RunFolder, proof: Proof | None, judged: _Judged) -> ProveAnswer:
+def _interim(settled: Settled, folder: RunFolder, proof: Proof | None) -> ProveAnswer:
+    """Renew the report in the run folder.
+
+    Raises:
+        OSError: it takes no more; another place is sought for the last report only.
+    """
+    judged = _judge(settled, proof, [_UNFINISHED])
+    made = _report(settled, folder, proof, judged)
+    made.write(folder.path / REPORT)
+    return _answer(judged, made, folder.path / REPORT)
+
+
+def _stored(settled: Settled, folder: RunFolder, proof: Proof | None) -> ProveAnswer:
     """Put the report into the run folder, or, if that takes it no more, where there is room."""
     troubles: list[str] = []
     for path in _places(folder.path):
-        if troubles:
-            judged = _judge(settled, proof, [_unwritable(folder.path, troubles)])
+        judged = _judge(settled, proof, [_unwritable(folder.path, troubles)] if troubles else [])
         made = _report(settled, folder, proof, judged)
         try:
             made.write(path)
@@ -214,10 +226,9 @@ def _places(folder: Path) -> Iterator[Path]:
     """Where the report may lie, best first; each is thought of only where those before it take nothing."""
     yield folder / REPORT
     try:
-        temporary = tempfile.gettempdir()
+        yield Path(tempfile.mkdtemp(prefix="cpinfra-report-")) / REPORT
     except OSError:
-        return  # none can be written, and it tried several
-    yield Path(temporary) / f"cpinfra-{folder.name}-{REPORT}"
+        return  # no temporary folder can be written, and it tried several
 
 
 def _answer(judged: _Judged, made: report.ProveReport, path: Path | None) -> ProveAnswer:

@@ -130,7 +130,7 @@ def verdict(
     checks: Iterable[CheckResult],
     *,
     required: Collection[str],
-    hung: bool,
+    broken: bool,
     findings: Iterable[Finding] = (),
 ) -> Verdict:
     """Judge a report: see "Outcome, verdict, scope" in docs/verdicts.md.
@@ -139,12 +139,12 @@ def verdict(
         runs: the runs that were made; only one of role `main` can prove.
         checks: their results; an absent required check counts as not passed.
         required: ids of the checks that must pass in the main run.
-        hung: whether any rank hung or died, at any stage.
+        broken: whether any rank hung, died, or was failed by torch, at any stage outside of a check too.
         findings: blocking ones keep the report from being proven.
     """
     results = list(checks)
     reruns = {run.id for run in runs if run.role is Role.RERUN}
-    if hung or any(c.outcome is Outcome.FAIL and c.run not in reruns for c in results):
+    if broken or any(c.outcome is Outcome.FAIL and c.run not in reruns for c in results):
         return Verdict.FAILED
     main = next((run for run in runs if run.role is Role.MAIN), None)
     blocked = any(f.severity is Severity.BLOCKING for f in findings)

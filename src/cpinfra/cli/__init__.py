@@ -15,7 +15,6 @@ import click
 from .. import __version__
 from .output import Output
 
-USAGE_ERROR = 2
 INTERNAL_ERROR = 3
 """Not Python's 1, which would say that the machine failed: it only could not be told."""
 INTERRUPTED = 130

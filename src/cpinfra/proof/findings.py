@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import re
+import resource
 import shlex
+from collections.abc import Collection
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from . import stacks
 _TRY = '{python} -c "import torch, torch.distributed as d; print(torch.__version__, d.is_available())"'
 
 OLDEST_TORCH = (2, 5)
+BUG = "cpinfra-bug"
+"""Id of what an error of our own is told as."""
 
 _NAME_ANOTHER = (
     "give the interpreter of the environment in which your model runs: --python /path/to/bin/python"
@@ -35,8 +39,14 @@ def _blocking(name: str, python: str, *, what: str, got: str, expected: str, rem
     )
 
 
+_OF_THE_MACHINE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+"""Errors of a start that say nothing of the file."""
+
+
 def not_executable(python: str, error: OSError) -> Finding:
-    """The kernel would not run the file."""
+    """The kernel would not run the file, or had no room for another process."""
+    if error.errno in _OF_THE_MACHINE:
+        return cannot_fork(python, error.strerror or str(error))
     return _blocking(
         "interpreter-not-python",
         python,
@@ -225,6 +235,81 @@ def no_room(python: str, text: str) -> Finding:
     )
 
 
+def cannot_fork(python: str, text: str) -> Finding:
+    """The kernel refused a process."""
+    return _blocking(
+        "cannot-fork",
+        python,
+        what="the kernel refuses to start the processes that the ranks need",
+        got=f"{text}; RLIMIT_NPROC {_limit(resource.RLIMIT_NPROC)}, RLIMIT_NOFILE "
+        f"{_limit(resource.RLIMIT_NOFILE)}, pids.max {_pids_max()}",
+        expected="room for one process a rank, each with some tens of MiB and some tens of open files",
+        remedy="raise ulimit -u, ulimit -n or the control group's pids.max, free memory, or ask for fewer "
+        "ranks with --ranks",
+    )
+
+
+def _limit(which: int) -> str:
+    soft = resource.getrlimit(which)[0]
+    return "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+
+
+def _pids_max() -> str:
+    """Of this process's own control group, version 2."""
+    try:
+        own = Path("/proc/self/cgroup").read_text().rpartition("0::")[2].strip().lstrip("/")
+        return (Path("/sys/fs/cgroup") / own / "pids.max").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def zygote_stopped(python: str, state: str) -> Finding:
+    """The process that forks ranks does not run, so nothing that its ranks do can be told from it."""
+    return _blocking(
+        "zygote-stopped",
+        python,
+        what="the process that forks and ends the ranks is stopped",
+        got=f"process state {state} when its ranks were past their budget",
+        expected="that it runs until the proof is done",
+        remedy="find who stopped it: a debugger, a scheduler, a person; then run again",
+    )
+
+
+def after_all(python: str, kind: str, text: str, trace: str) -> Finding:
+    """Ranks raised when every check had been answered: while they closed their groups."""
+    words = {
+        "door": ("teardown-raised", "torch raised while ranks closed their groups", _TEARDOWN),
+        "device": ("device-trouble", "a device failed when the checks were through", _DEVICE),
+        "ours": (BUG, "cpinfra itself failed in a rank, when the checks were through", BUG_REMEDY),
+    }
+    name, what, remedy = words[kind]
+    return _blocking(
+        name,
+        python,
+        what=what,
+        got=f"{text}\n{trace}".strip(),
+        expected="that ranks leave their groups and end",
+        remedy=remedy,
+    )
+
+
+_TEARDOWN = "read the traceback; the data was right, but a program that ends like this exits with an error"
+_DEVICE = "look at what holds the memory (nvidia-smi, free -m) and at dmesg, then run it again"
+
+
+def processes_left(python: str, pids: Collection[int]) -> Finding:
+    """Processes of ours that SIGKILL does not end."""
+    return _blocking(
+        "processes-left",
+        python,
+        what="processes of this run do not die",
+        got=f"pids {', '.join(map(str, pids))} live after SIGKILL",
+        expected="none",
+        remedy="the kernel holds them, most often in a driver or on a dead file system: look at "
+        "/proc/PID/stack and dmesg; only a restart of the machine may end them",
+    )
+
+
 def zygote_died(python: str, how: str, output: str) -> Finding:
     """The process that forks ranks ended on its own."""
     return _blocking(
@@ -240,7 +325,7 @@ def zygote_died(python: str, how: str, output: str) -> Finding:
 def worker_bug(python: str, text: str) -> Finding:
     """An exception of ours in the zygote."""
     return _blocking(
-        "cpinfra-bug",
+        BUG,
         python,
         what="cpinfra itself failed in the target interpreter",
         got=_quoted(text),
@@ -261,14 +346,19 @@ def not_fired(faults: list[str]) -> Finding:
     )
 
 
-def not_caught(faults: list[str]) -> Finding:
-    """Planted faults changed something, and every check passed."""
+def not_caught(missed: Mapping[str, Collection[str]]) -> Finding:
+    """Planted faults changed something, and checks that must catch them passed.
+
+    Args:
+        missed: fault -> checks in which it acted and that did not fail; none for a fault in a rank's conduct.
+    """
+    told = [f"{fault} in {', '.join(sorted(checks)) or 'every check'}" for fault, checks in missed.items()]
     return Finding(
         id="fault-not-caught",
         severity=Severity.BLOCKING,
-        what="a planted fault acted, and no check noticed it",
-        got=f"{', '.join(faults)}: every check passed",
-        expected="that a check fails",
+        what="a planted fault acted, and was not noticed where it must be",
+        got="; ".join(told),
+        expected="that each check fails that declares this twin",
         remedy="a check that misses it proves nothing: mend it, or choose those that declare this twin",
     )
 

@@ -39,7 +39,6 @@ class Generation:
     troubles: dict[int, Message] = field(default_factory=dict)
     exits: dict[int, Exit] = field(default_factory=dict)
     reported: set[int] = field(default_factory=set)
-    fired: list[Message] = field(default_factory=list)
     released: bool = False
     judged: bool = False
     refused: Message | None = None
@@ -92,7 +91,7 @@ class Generation:
             self.pids = tuple(message["pids"])
             self.folder = Path(message["folder"])
             self.ledger = Ledger(self.folder / "ledger")
-        elif event in ("no-room", "fork-unsafe"):
+        elif event in ("no-room", "fork-unsafe", "cannot-fork"):
             self.refused = message
         elif event == "answer":
             self.answers.setdefault(message["check"], {})[rank] = message
@@ -100,8 +99,6 @@ class Generation:
             self.troubles[rank] = message
         elif event == "reported":
             self.reported.add(rank)
-        elif event == "fired":
-            self.fired.append(message)
         elif event == "exited":
             self._note_exit(message, now)
 

@@ -18,11 +18,11 @@ from .generation import Answer
 from .generation import Generation
 
 RERUN_REMEDY = "run it again by itself: cpinfra prove --only {check}"
-RAISED_REMEDY = "see the traceback in the rank's log in the run folder"
+RAISED_REMEDY = "read the traceback in the check's evidence.errors in the report; it is in the rank's log too"
 
 _TROUBLE_REMEDIES = {
     "door": RAISED_REMEDY,
-    "device": "look at what holds the GPU's memory (nvidia-smi) and at dmesg; then run it again",
+    "device": "look at what holds the memory (nvidia-smi, free -m) and at dmesg, then run it again",
     "ours": BUG_REMEDY,
 }
 _SHARED = ("absent", "dtypes", "shapes", "forms", "repetitions", "trials")

@@ -9,22 +9,16 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable
 from collections.abc import Sequence
-from dataclasses import dataclass
-from dataclasses import field
 from types import TracebackType
 from typing import Any
 
 from ..outcome import CheckResult
 from ..outcome import Finding
-from ..outcome import Outcome
-from ..outcome import Severity
 from ..worker import node_local
 from ..worker import processes
 from ..worker.channel import ChannelError
 from ..worker.channel import Message
-from ..worker.injection import DATA_TWINS
 from ..worker.ledger import LedgerError
 from ..worker.spec import GenerationSpec
 from . import delivery
@@ -32,12 +26,17 @@ from . import findings
 from . import results
 from .attribution import Hang
 from .catalogue import CheckInfo
+from .contract import Progress
+from .contract import Proof
+from .contract import ProofRequest
 from .deadlines import Patience
 from .deadlines import budgets
+from .deadlines import process_state
 from .environment import zygote_environment
 from .generation import Generation
 from .interrupts import Interrupted
 from .interrupts import Interrupts
+from .planted import Planted
 from .run_folder import RunFolder
 from .startup import StartFailure
 from .startup import Startup
@@ -47,53 +46,6 @@ from .watch import Watch
 from .zygote import Zygote
 
 _TURN_S = 0.02
-
-Progress = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProofRequest:
-    """What to prove, with which interpreter, on what."""
-
-    run: str
-    """Id of the run in the report."""
-    python: str
-    dp: int
-    cp0: int
-    cp1: int
-    device: str
-    gpu_uuids: tuple[str, ...]
-    checks: tuple[CheckInfo, ...]
-    faults: tuple[str, ...] = ()
-    budget_s: float | None = None
-
-    @property
-    def world(self) -> int:
-        """How many ranks."""
-        return self.dp * self.cp0 * self.cp1
-
-    @property
-    def backend(self) -> str:
-        """The process group's backend."""
-        return "nccl" if self.device == "cuda" else "gloo"
-
-
-@dataclass(kw_only=True, slots=True)
-class Proof:
-    """What has been learnt so far; whole once the supervisor's `run` has returned."""
-
-    software: dict[str, Any] | None = None
-    findings: list[Finding] = field(default_factory=list)
-    results: dict[str, CheckResult] = field(default_factory=dict)
-    hang: Hang | None = None
-    interrupted: str = ""
-    """Name of the signal that ended the run early."""
-
-    @property
-    def obstacle(self) -> Finding | None:
-        """The newest finding that keeps the run from going on."""
-        blocking = [finding for finding in self.findings if finding.severity is Severity.BLOCKING]
-        return blocking[-1] if blocking else None
 
 
 class ZygoteLost(Exception):
@@ -117,8 +69,7 @@ class Supervisor:
         """Whether the zygote has what the later checks need."""
         self._stillborn = ""
         """How the ranks of a generation failed to start, if they did: another one would fare no better."""
-        self._fired: set[str] = set()
-        """Planted faults that have acted."""
+        self._planted = Planted(request, self._budgets.operation_s)
         self._salt = secrets.randbelow(1 << 30)
 
     def __enter__(self) -> Supervisor:
@@ -137,6 +88,8 @@ class Supervisor:
             if self._zygote is not None:
                 left = self._zygote.close(hurry=self._interrupts.hurry)
                 self._emit("end", processes_left=left)
+                if left:
+                    self.proof.findings.append(findings.processes_left(self.request.python, left))
         finally:
             processes.adopt_orphans(self._adopted_before)
             self._interrupts.__exit__(kind, error, trace)
@@ -173,22 +126,19 @@ class Supervisor:
             self.proof.interrupted = interrupt.name
             self._emit("interrupted", signal=interrupt.name)
         except ZygoteLost as lost:
-            self.proof.findings.append(findings.zygote_died(self.request.python, str(lost), self._output()))
+            if not self._has_a_bug:  # that is what ended it
+                died = findings.zygote_died(self.request.python, str(lost), self._output())
+                self.proof.findings.append(died)
         self._fill_unknown()
         if self.proof.obstacle is None and not self.proof.interrupted:
-            self.proof.findings += self._missed_faults()
+            self.proof.findings += self._planted.findings(self.proof)
         if self._folder.troubles:
             self.proof.findings.append(findings.logs_incomplete(self._folder.troubles))
         return self.proof
 
-    def _missed_faults(self) -> list[Finding]:
-        """Planted faults that did not act, or that acted and were noticed by nothing."""
-        idle = [fault for fault in self.request.faults if fault not in self._fired]
-        caught = self.proof.hang or any(r.outcome is Outcome.FAIL for r in self.proof.results.values())
-        # A delay within the budget is no fault to be caught.
-        acted = [fault for fault in self.request.faults if fault in self._fired and "delay" not in fault]
-        found = [findings.not_fired(idle)] if idle else []
-        return [*found, findings.not_caught(acted)] if acted and not caught else found
+    @property
+    def _has_a_bug(self) -> bool:
+        return any(finding.id == findings.BUG for finding in self.proof.findings)
 
     def _hear_software(self, zygote: Zygote) -> bool:
         tick = self._interrupts.raise_if_any
@@ -266,9 +216,7 @@ class Supervisor:
             gpu_uuids=request.gpu_uuids,
             checks=tuple(check.id for check in checks),
             salt=self._salt + number,
-            faults=tuple(
-                fault for fault in request.faults if fault in DATA_TWINS or fault not in self._fired
-            ),
+            faults=self._planted.to_plant(),
             logs=str(self._folder.generation_logs(number)),
             patience_s=self._budgets.patience_s,
         )
@@ -280,7 +228,7 @@ class Supervisor:
         self, zygote: Zygote, generation: Generation, checks: Sequence[CheckInfo]
     ) -> list[CheckInfo]:
         """Watch one generation to its end; returns the checks that it left and that another may run."""
-        watch = Watch(generation, self._budgets, zygote.order)
+        watch = Watch(generation, self._budgets, zygote.order, lambda: process_state(zygote.pid))
         try:
             while not watch.over:
                 for message in self._hear(zygote, _TURN_S):
@@ -290,6 +238,9 @@ class Supervisor:
                 self._tell_hang(watch)
         finally:
             generation.close()
+        if watch.stopped:
+            self.proof.findings.append(findings.zygote_stopped(self.request.python, watch.stopped))
+            return []
         if watch.lost:
             raise ZygoteLost(watch.lost)
         return self._conclude(generation, checks, watch)
@@ -331,8 +282,7 @@ class Supervisor:
             self._imported = True
         elif message["event"] == "import-failed":
             self.proof.findings.append(findings.import_failed(self.request.python, message))
-        elif message["event"] == "fired" and message["fault"] not in self._fired:
-            self._fired.add(message["fault"])
+        elif message["event"] == "fired" and self._planted.note(message):
             self._emit(**message)
         if message["event"] in ("forked", "imported"):
             self._emit(**message)
@@ -358,12 +308,24 @@ class Supervisor:
             return []
         left = [check for check in checks if check.id not in self.proof.results]
         if not left:
+            self._note_troubles(generation)
             return []
         if not generation.answers and (watch.hang is None or watch.hang.check is None):
             return self._note_stillborn(left[0], generation, watch)
         first = next((check for check in left if watch.hang and check.id == watch.hang.check), left[0])
         self._settle(results.result_of(first, self.request.run, generation, watch.hang))
         return [check for check in left if check is not first]
+
+    def _note_troubles(self, generation: Generation) -> None:
+        """What ranks raised when all checks had been answered: no check can say it any more."""
+        by_kind: dict[str, Message] = {}
+        for _, trouble in sorted(generation.troubles.items()):
+            by_kind.setdefault(trouble["kind"], trouble)
+        for kind, trouble in by_kind.items():
+            text = f"rank {trouble['rank']}: {trouble['type']}: {trouble['text']}"
+            trace = trouble.get("traceback", "")
+            self.proof.findings.append(findings.after_all(self.request.python, kind, text, trace))
+        self.proof.broken_outside |= "door" in by_kind
 
     def _note_stillborn(self, check: CheckInfo, generation: Generation, watch: Watch) -> list[CheckInfo]:
         """No rank got as far as a check: one result says why, the rest was not run."""
@@ -379,6 +341,9 @@ class Supervisor:
     def _refusal(self, message: Message) -> Finding:
         if message["event"] == "no-room":
             return findings.no_room(self.request.python, message["text"])
+        if message["event"] == "cannot-fork":
+            text = f"{message['text']} after {message['forked']} of {self.request.world} ranks"
+            return findings.cannot_fork(self.request.python, text)
         return findings.fork_unsafe(self.request.python, message["unsafe"])
 
     def _fill_unknown(self) -> None:

@@ -22,6 +22,7 @@ _SETTLE_S = 0.3
 """After something broke: how long to hear nothing new from the others before judging."""
 _SETTLE_MAX_S = 2.0
 _STACKS_MAX_S = 0.5
+_STACK_MAX_BYTES = 8192
 _GRACE_S = 0.3
 """Between asking ranks to leave and killing them: a GPU client should leave by itself if it can."""
 _END_MAX_S = 10.0
@@ -36,15 +37,30 @@ class Watch:
     Each `look` takes one step of: live, then over; or settle, stacks, judge, grace, kill, and over.
     """
 
-    def __init__(self, generation: Generation, budgets: Budgets, order: Order) -> None:
+    def __init__(
+        self, generation: Generation, budgets: Budgets, order: Order, zygote_state: Callable[[], str]
+    ) -> None:
+        """Watch from now on.
+
+        Args:
+            generation: what is watched.
+            budgets: how long each stage may take.
+            order: sends an order to the zygote.
+            zygote_state: the zygote's process state, one letter of proc(5).
+        """
         self.over = False
         self.hang: Hang | None = None
         self.told = False
         self.lost = ""
         """Why the zygote must be given up: it did not do as ordered."""
+        self.stopped = ""
+        """Process state of a zygote that is stopped: then nothing can be said of its ranks."""
         self._generation = generation
         self._budgets = budgets
         self._order = order
+        self._zygote_state = zygote_state
+        self._stack_sizes: dict[int, int] = {}
+        """What the ranks' files of stacks held before the last ones were asked for, in bytes."""
         self._clocks: dict[int, Clock] = {}
         self._stuck: set[int] = set()
         self._step: Step = self._live
@@ -120,6 +136,7 @@ class Watch:
             self._ask_stacks(now)
 
     def _ask_stacks(self, now: float) -> None:
+        self._stack_sizes = {rank: self._stack_size(rank) for rank in range(self._generation.world)}
         self._order("stacks", generation=self._generation.spec.generation)
         self._enter(self._await_stacks, now)
 
@@ -141,6 +158,9 @@ class Watch:
 
     def _judge(self, now: float) -> None:
         generation = self._generation
+        if (state := self._zygote_state()) in ("T", "t"):
+            self.stopped, self.over = state, True
+            return
         self._stuck = {rank for rank in self._stuck if self._is_stuck(rank, now)}
         if not self._stuck and not generation.broken:
             self._enter(self._live, now)  # late, but it moved while its stack was asked for
@@ -161,10 +181,18 @@ class Watch:
         self._enter(self._grace, now)
 
     def _stack(self, rank: int) -> str:
+        """The stack that was asked for last: faulthandler appends, and a rank may have been late before."""
         try:
-            return self._stack_file(rank).read_text(errors="replace")[:8192]
+            written = self._stack_file(rank).read_bytes()
         except OSError:
             return ""
+        return written[self._stack_sizes.get(rank, 0) :][:_STACK_MAX_BYTES].decode(errors="replace")
+
+    def _stack_size(self, rank: int) -> int:
+        try:
+            return self._stack_file(rank).stat().st_size
+        except OSError:
+            return 0
 
     def _stack_file(self, rank: int) -> Path:
         return Path(self._generation.folder or os.devnull) / f"rank-{rank}.stacks"

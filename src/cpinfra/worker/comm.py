@@ -104,6 +104,11 @@ class Door:
         """How many operations this rank has entered."""
         return self._calls
 
+    @property
+    def check(self) -> str:
+        """The check whose calls these are; empty outside of any."""
+        return str(self._context["check"])
+
     def plant(
         self, control: Control, data: Sequence[faults.DataFault], changed: Callable[[str], None]
     ) -> None:
@@ -121,13 +126,14 @@ class Door:
         place = self._place
         store = dist.FileStore(str(place.store), place.world)  # type: ignore[attr-defined] # not in __all__
         bound = {"device_id": place.device} if place.device.type == "cuda" else {}
+        timeout = dt.timedelta(seconds=place.patience_s)
         try:
             dist.init_process_group(
                 place.backend,
                 store=store,
                 rank=place.rank,
                 world_size=place.world,
-                timeout=dt.timedelta(seconds=place.patience_s),
+                timeout=timeout,
                 **bound,  # type: ignore[arg-type]
             )
         except Exception as error:

@@ -71,8 +71,9 @@ def live(berth: Berth) -> int:
     except Aborted:
         return 1
     except Exception as error:  # noqa: BLE001 - the one door from an exception to a message
+        traceback.print_exc()  # to this rank's log
         writer.send(_trouble(berth, error))
-        _await_phase(ledger)
+        _await_abort(ledger)
         return 1
     return 0
 
@@ -173,12 +174,13 @@ def _agree(spec: GenerationSpec, rank: int, ledger: Ledger, pen: Pen) -> None:
 def _plant(door: Door, spec: GenerationSpec, rank: int, writer: Writer) -> None:
     planted = [injection.parse(text, spec.world) for text in spec.faults]
 
-    told: set[str] = set()
+    told: set[tuple[str, str]] = set()
 
     def fired(fault: str) -> None:
-        if fault not in told:
-            told.add(fault)
-            writer.send({"event": "fired", "generation": spec.generation, "rank": rank, "fault": fault})
+        if (fault, door.check) not in told:
+            told.add((fault, door.check))
+            where = {"generation": spec.generation, "rank": rank, "check": door.check}
+            writer.send({"event": "fired", "fault": fault, **where})
 
     data = [faults.data_fault(fault.name) for fault in planted if fault.is_data]
     door.plant(Control(planted, rank, fired), data, fired)
@@ -208,7 +210,7 @@ def _run_checks(berth: Berth, door: Door, where: torch.device, writer: Writer, l
         answer = run_check(run, on_trial)
         writer.send({"event": "answer", "generation": spec.generation, **answer})
         if answer["broken"]:
-            _await_phase(ledger)  # never a release: this rank has not reported
+            _await_abort(ledger)
             raise Aborted
 
 
@@ -221,6 +223,12 @@ def _await_phase(ledger: Ledger) -> Phase:
     while (phase := ledger.phase) is Phase.RUN:
         time.sleep(_POLL_S)
     return phase
+
+
+def _await_abort(ledger: Ledger) -> None:
+    """Stay until the supervisor ends the generation, after a release too: it must see who raised what."""
+    while ledger.phase is not Phase.ABORT:
+        time.sleep(_POLL_S)
 
 
 def _trouble(berth: Berth, error: Exception) -> dict[str, object]:

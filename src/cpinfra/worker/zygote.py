@@ -7,6 +7,7 @@ exits.
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import gc
 import importlib
@@ -14,6 +15,7 @@ import os
 import platform
 import select
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -186,10 +188,12 @@ class Zygote:
             return
         with _children_held():
             unsafe = self._prepare_fork(spec)
-            pids = [] if unsafe else self._fork_ranks(spec, folder)
+            pids, trouble = ([], "") if unsafe else self._fork_ranks(spec, folder)
         message = {"generation": spec.generation, "seconds": time.monotonic() - started}
         if unsafe:
             self.events.send({"event": "fork-unsafe", "unsafe": unsafe, **message})
+        elif trouble:
+            self.events.send({"event": "cannot-fork", "text": trouble, "forked": len(pids), **message})
         else:
             self.events.send({"event": "forked", "pids": pids, "folder": str(folder), **message})
 
@@ -212,22 +216,28 @@ class Zygote:
         ledger.create(folder / "ledger", spec.world)
         return folder
 
-    def _fork_ranks(self, spec: GenerationSpec, folder: Path) -> list[int]:
-        pids = []
+    def _fork_ranks(self, spec: GenerationSpec, folder: Path) -> tuple[list[int], str]:
+        """(pids, why the kernel refused the next one); after a refusal those that it gave are ended."""
+        pids: list[int] = []
         for number in range(spec.world):
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError as error:
+                for rank in pids:
+                    processes.kill(rank, signal.SIGKILL)
+                return pids, f"{error.strerror} ({errno.errorcode.get(error.errno or 0, error.errno)})"
             if pid == 0:
                 self._become_rank(spec, folder, number)
             self._ranks[pid] = (spec.generation, number)
             pids.append(pid)
-        return pids
+        return pids, ""
 
     def _become_rank(self, spec: GenerationSpec, folder: Path, number: int) -> None:
         """In the child: live as a rank and never return into the zygote's frames."""
         status = RANK_BUG_EXIT  # of an exception that even `live` does not catch
         try:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            for number_of_signal in (signal.SIGCHLD, signal.SIGALRM, signal.SIGINT):
+                signal.signal(number_of_signal, signal.SIG_DFL)  # SIGINT: a death, not an exception of ours
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
             os.close(self._orders.fd)
             os.close(self._lock_fd)
@@ -238,7 +248,8 @@ class Zygote:
         except BaseException:  # noqa: BLE001 - to the rank's log; its exit status tells the supervisor
             _print_traceback()
         finally:
-            os._exit(status)  # no exit handlers of the zygote's imports in a rank; its streams are unbuffered
+            _flush()
+            os._exit(status)  # no exit handlers of the zygote's imports in a rank
 
     def _reap(self) -> None:
         """Report every rank that has ended; runs as a signal handler, so also during an import."""
@@ -281,6 +292,15 @@ def _print_traceback() -> None:
         traceback.print_exc()
     except BaseException:  # noqa: BLE001 - see above
         pass
+
+
+def _flush() -> None:
+    """What a rank printed last may have no end of line; a full disk must not keep it from ending."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
 
 
 def _exit_of(status: int) -> dict[str, Any]:

@@ -1,0 +1,64 @@
+"""What a proof is asked for, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from dataclasses import field
+from typing import Any
+
+from ..outcome import CheckResult
+from ..outcome import Finding
+from ..outcome import Severity
+from .attribution import Hang
+from .catalogue import CheckInfo
+
+Progress = Callable[[dict[str, Any]], None]
+"""Takes the events of a proof, each as it happens."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProofRequest:
+    """What to prove, with which interpreter, on what."""
+
+    run: str
+    """Id of the run in the report."""
+    python: str
+    dp: int
+    cp0: int
+    cp1: int
+    device: str
+    gpu_uuids: tuple[str, ...]
+    checks: tuple[CheckInfo, ...]
+    faults: tuple[str, ...] = ()
+    budget_s: float | None = None
+
+    @property
+    def world(self) -> int:
+        """How many ranks."""
+        return self.dp * self.cp0 * self.cp1
+
+    @property
+    def backend(self) -> str:
+        """The process group's backend."""
+        return "nccl" if self.device == "cuda" else "gloo"
+
+
+@dataclass(kw_only=True, slots=True)
+class Proof:
+    """What has been learnt so far; whole once the supervisor's `run` has returned."""
+
+    software: dict[str, Any] | None = None
+    findings: list[Finding] = field(default_factory=list)
+    results: dict[str, CheckResult] = field(default_factory=dict)
+    hang: Hang | None = None
+    broken_outside: bool = False
+    """Whether torch raised in ranks outside of any check: while they closed their groups."""
+    interrupted: str = ""
+    """Name of the signal that ended the run early."""
+
+    @property
+    def obstacle(self) -> Finding | None:
+        """The newest finding that keeps the run from going on."""
+        blocking = [finding for finding in self.findings if finding.severity is Severity.BLOCKING]
+        return blocking[-1] if blocking else None
