@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import random
+import secrets
 import signal
 import subprocess
 import sys
@@ -157,11 +158,11 @@ def test_a_descendant_of_a_rank_is_ended_too(start: Any, tmp_path: Path) -> None
 
 def test_leftovers_of_a_dead_run_are_swept_and_strangers_are_not_touched(start: Any) -> None:
     """An abandoned folder of ours goes with the next run; a held one and one without our lock stay."""
-    parent = node_local.candidates()[0]
-    abandoned, lock = node_local.create("0" * 15 + "a", 4096)
+    cookies = [secrets.token_hex(8) for _ in range(3)]
+    abandoned, lock = node_local.create(cookies[0], 4096)
     os.close(lock)
-    held, held_lock = node_local.create("0" * 15 + "b", 4096)
-    stranger = parent / f"{node_local.name('stranger')}"
+    held, held_lock = node_local.create(cookies[1], 4096)
+    stranger = held.parent / node_local.name(cookies[2])
     stranger.mkdir()
     try:
         code, _, _ = start("--only", "collective.all_reduce").end()
@@ -172,9 +173,8 @@ def test_leftovers_of_a_dead_run_are_swept_and_strangers_are_not_touched(start: 
         assert stranger.exists()
     finally:
         os.close(held_lock)
-        node_local.remove("0" * 15 + "b")
-        node_local.remove("0" * 15 + "a")
-        stranger.rmdir()
+        for cookie in cookies:
+            node_local.remove(cookie)
 
 
 def test_a_closed_stdout_loses_nothing(start: Any) -> None:
