@@ -80,10 +80,10 @@ class Run:
         return {pid: found for pid in _pids() if (found := _environment(pid)).get(MARK) == self.mark}
 
     def zygote(self) -> int:
-        """The process that has the cookie and whose parent has not."""
+        """The process that has the cookie and whose parent has not; 0 before there is one."""
         members = self.members()
         cookies = {pid for pid, found in members.items() if COOKIE_VARIABLE in found}
-        return next(pid for pid in cookies if _parent(pid) not in cookies)
+        return next((pid for pid in cookies if _parent(pid) not in cookies), 0)
 
     def cookies(self) -> set[str]:
         """Cookies of the processes that live now."""
@@ -115,6 +115,14 @@ class Run:
         for stream in (self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
+
+
+def command_of(pid: int) -> bytes:
+    """The command line of a process; empty for one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def _has_no_folder(cookie: str) -> bool:

@@ -97,6 +97,34 @@ def test_a_killed_supervisor_takes_everything_along(start: Any, moment: str) -> 
     run.assert_nothing_left(cookies)
 
 
+def test_an_interpreter_that_runs_nothing_of_ours_is_taken_along(start: Any, tmp_path: Path) -> None:
+    """SIGKILL of the supervisor while the target interpreter is not one at all."""
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    run = start("--python", str(program))
+    processes.wait_until(lambda: b"sleep" in processes.command_of(run.zygote()), "the program", 60)
+
+    run.signal(signal.SIGKILL)
+    run.end()
+
+    run.assert_nothing_left()
+
+
+def test_an_interpreter_that_hangs_at_its_start_is_taken_along(start: Any, tmp_path: Path) -> None:
+    """SIGKILL of the supervisor while a module of the user keeps its interpreter from our code."""
+    hook = "import os, time\nif 'CPINFRA_COOKIE' in os.environ:\n"
+    hook += f"    open({str(tmp_path / 'hangs')!r}, 'w').close()\n    time.sleep(600)\n"
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    run = start(env={"PYTHONPATH": str(tmp_path)})
+    processes.wait_until((tmp_path / "hangs").exists, "the interpreter", 60)
+
+    run.signal(signal.SIGKILL)
+    run.end()
+
+    run.assert_nothing_left()
+
+
 def test_what_was_known_survives_the_death_of_the_supervisor(start: Any) -> None:
     """The report on disk holds each check that had been judged, and calls the others unknown."""
     run = start()

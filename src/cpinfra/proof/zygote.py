@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,13 @@ class Zygote:
 def _start(
     argv: Sequence[str], environment: Mapping[str, str], output: int, inherited: tuple[int, ...]
 ) -> subprocess.Popen[bytes]:
-    """In a session of its own: the terminal's Ctrl-C is the supervisor's to handle."""
+    """In a session of its own: the terminal's Ctrl-C is the supervisor's to handle.
+
+    The kernel ends it with us from before its first instruction on: an interpreter that hangs before it
+    comes to our code, or that is none, could not ask for that itself. The worker takes it back once it has
+    something to clean up. What runs between fork and exec is two system calls: it imports nothing and
+    takes no lock, so that it is safe even in a caller's process with threads.
+    """
     return subprocess.Popen(
         argv,
         stdin=subprocess.DEVNULL,
@@ -180,6 +187,7 @@ def _start(
         pass_fds=inherited,
         start_new_session=True,
         env=dict(environment),
+        preexec_fn=partial(processes.die_with_parent, os.getpid()),  # noqa: PLW1509 - see above
     )
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 
 COOKIE_VARIABLE = "CPINFRA_COOKIE"
 
+_PRCTL = ctypes.CDLL(None, use_errno=True).prctl
+"""Looked up here: where `die_with_parent` runs between fork and exec a lock of the linker could be held."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
@@ -23,8 +25,9 @@ _PR_GET_CHILD_SUBREAPER = 37
 def die_with_parent(parent_pid: int) -> None:
     """Have the kernel kill this process when its parent dies; exit if the parent is gone already.
 
-    The request is lost on fork, so each rank makes it itself, and it races with the parent's death:
-    hence the look at getppid afterwards (prctl(2), PR_SET_PDEATHSIG).
+    The request is lost on fork, so each rank makes it itself, but not on exec; and it races with the
+    parent's death: hence the look at getppid afterwards (prctl(2), PR_SET_PDEATHSIG). What counts as that
+    death is the end of the thread that has forked.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
@@ -45,8 +48,7 @@ def adopt_orphans(adopt: bool) -> bool:
 
 
 def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+    if _PRCTL(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"prctl({option}, {value}): {os.strerror(error)}")
 
