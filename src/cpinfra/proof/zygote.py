@@ -23,6 +23,12 @@ from ..worker.channel import order_line
 OUTPUT_MAX_BYTES = 1 << 20
 TAIL_BYTES = 4096
 _CHUNK_BYTES = 1 << 16
+_TICK_S = 0.01
+_DEAF_AFTER_S = 5.0
+
+
+class ZygoteDeaf(Exception):
+    """The zygote lives and does not take its orders; the text says for how long."""
 
 
 class Zygote:
@@ -62,6 +68,7 @@ class Zygote:
         finally:
             for fd in (events_out, orders_in, output_in):
                 os.close(fd)
+        os.set_blocking(self._orders_fd, False)
         for fd in (self._events_fd, self._output_fd):
             os.set_blocking(fd, False)
             self._selector.register(fd, selectors.EVENT_READ)
@@ -116,11 +123,24 @@ class Zygote:
             pass  # a full disk: the tail in memory serves the messages
 
     def order(self, order: str, **facts: Any) -> None:
-        """Send one order; a zygote that is gone is noticed by its exit, not here."""
-        try:
-            os.write(self._orders_fd, order_line({"order": order, **facts}))
-        except BrokenPipeError:
-            pass
+        """Send one order; a zygote that is gone is noticed by its exit, not here.
+
+        Raises:
+            ZygoteDeaf: the pipe stays full, since a stopped zygote reads nothing.
+            ChannelError: as in `hear`.
+        """
+        left = order_line({"order": order, **facts})
+        deadline = time.monotonic() + _DEAF_AFTER_S
+        while left:
+            try:
+                left = left[os.write(self._orders_fd, left) :]
+            except BrokenPipeError:
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise ZygoteDeaf(f"it has taken no orders for {_DEAF_AFTER_S:g} s") from None
+                self.put_back(self.hear(0))  # it may itself wait for us to read
+                time.sleep(_TICK_S)
 
     def exit(self) -> str | None:
         """How it ended ("exit code 3", "SIGKILL"), or None while it lives."""
@@ -160,7 +180,7 @@ class Zygote:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             try:
-                for message in self.hear(0.01):
+                for message in self.hear(_TICK_S):
                     self.closed_cleanly |= message["event"] == "closed" and not message["left"]
             except ChannelError:
                 pass
