@@ -11,7 +11,7 @@ export PYTHON
 help:
 	@echo 'make demo       prove this machine with 4 ranks on the CPU'
 	@echo 'make demo PYTHON=/path/to/python    the same with the torch of that interpreter, installing none'
-	@echo 'make test       the tests, in less than 6 minutes; ARGS="-k zip" goes to pytest'
+	@echo 'make test       the tests, about 3 minutes; ARGS="-k zip" goes to pytest'
 	@echo 'make test-long  those that take minutes each'
 	@echo 'make lint       ruff, mypy, import-linter'
 	@echo 'make format     ruff, with its safe corrections'

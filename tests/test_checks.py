@@ -311,7 +311,7 @@ def idle_answers(name: str, side: int | None, world: int) -> Answers:
 def test_in_its_least_world_every_check_fails_if_its_operation_does_nothing() -> None:
     """On every rank and in every trial: what a pass says there was done, not found."""
     for name, found in registry.load().items():
-        # The round trip runs at any world size by the contract; what one rank says of it is little.
+        # The round trip runs at any world size; what one rank says of it is little.
         world = 2 if name == "dtensor.roundtrip_1d" else found.min_ranks
         side = math.isqrt(world) if found.mesh == "square" else None
         for answer in idle_answers(name, side, world):

@@ -118,7 +118,7 @@ class TestFactorisations:
         """Nothing but square meshes of exactly that many ranks, and none is left out."""
         found = mesh.factorisations(world)
 
-        assert all(m.world_size == world and m.is_square for m in found)
+        assert all(m.world_size == world and m.cp0 == m.cp1 >= 2 for m in found)
         assert {m.cp0 for m in found} == {
             s for s in range(2, world + 1) if s * s <= world and world % s**2 == 0
         }
@@ -279,12 +279,9 @@ class TestMesh:
     """The mesh itself."""
 
     def test_knows_its_shape(self) -> None:
-        """World, shape and squareness follow from the axes; a grid of side 1 is no square."""
+        """World and shape follow from the axes."""
         assert square(2, 2).shape == (2, 2, 2)
         assert square(2, 2).world_size == 8
-        assert square(1, 2).is_square
-        assert not square(4, 1).is_square
-        assert not mesh.one_dimensional(5).is_square
 
     def test_says_what_it_is(self) -> None:
         """Two meshes, two texts: a grid by its axes, a 1-D mesh by its ranks."""

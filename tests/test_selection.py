@@ -8,6 +8,7 @@ from cpinfra.mesh import UsageProblem
 from cpinfra.mesh import choose
 from cpinfra.proof.catalogue import SEED
 from cpinfra.proof.catalogue import CheckInfo
+from cpinfra.proof.catalogue import catalogue
 
 ONE_D = "dtensor.roundtrip_1d"
 
@@ -17,14 +18,7 @@ def info(name: str, tier: str = "smoke", mesh: str = "any", min_ranks: int = 1) 
     return CheckInfo(id=name, tier=tier, claim="c", mesh=mesh, min_ranks=min_ranks)
 
 
-SMOKE = (
-    info("collective.all_reduce", min_ranks=2),
-    info("collective.all_gather"),
-    info("collective.reduce_scatter"),
-    info("p2p.ring", min_ranks=2),
-    info("dtensor.roundtrip", mesh="square", min_ranks=4),
-    info(ONE_D, min_ranks=2),
-)
+SMOKE = tuple(check for check in catalogue() if check.tier == "smoke")
 ALL = (*SMOKE, info("ring.attention", tier="patterns"))
 
 
@@ -113,7 +107,7 @@ class TestFitted:
         [
             (5, ["dtensor.roundtrip"]),
             (2, ["dtensor.roundtrip"]),
-            (1, ["collective.all_reduce", "p2p.ring", "dtensor.roundtrip", ONE_D]),
+            (1, ["collective.all_reduce", "p2p.ring", "dtensor.roundtrip"]),
         ],
     )
     def test_what_has_no_place_is_skipped_and_stays_required(self, world: int, omitted: list[str]) -> None:

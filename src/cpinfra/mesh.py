@@ -42,11 +42,6 @@ class Mesh:
         return self.dp * self.cp0 * self.cp1
 
     @property
-    def is_square(self) -> bool:
-        """Whether it holds a square CP grid of side two or more, so that 2D CP can be tested."""
-        return self.cp0 == self.cp1 >= 2
-
-    @property
     def shape(self) -> tuple[int, int, int]:
         """Ranks along (dp, cp0, cp1)."""
         return (self.dp, self.cp0, self.cp1)

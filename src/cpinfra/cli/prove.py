@@ -93,7 +93,7 @@ class Mistakes(click.UsageError):
 def prove(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
     """Prove that this machine can run 2D context parallelism.
 
-    Starts ranks with your torch, lets them exchange data in every way that context parallelism needs, and
+    Starts ranks with your torch, lets them exchange data the way context parallelism does, and
     compares each element that arrives with what must arrive. Whoever hangs or dies is named.
 
     Without GPUs this is a rehearsal on the CPU: it proves your software, and nothing about GPUs.
@@ -108,5 +108,4 @@ def prove(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
         raise Mistakes(problem.messages, ctx) from problem
     finally:
         screen.close()
-    screen.finish(answer)
-    ctx.exit(int(answer.exit_code))
+    ctx.exit(screen.finish(answer))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 from typing import TextIO
 
+from ..outcome import ExitCode
 from ..text import one_line
 from . import summary
 from .output import Output
@@ -48,8 +49,11 @@ class Screen:
         if self._live is not None:
             self._live.close()
 
-    def finish(self, answer: ProveAnswer) -> None:
-        """Show what the proof came to."""
+    def finish(self, answer: ProveAnswer) -> int:
+        """Show what the proof came to; returns the exit code.
+
+        A program that asked for the document and did not get it must not read success in a 0.
+        """
         found = summary.of(answer, brief=self._document is not None)
         if self._live is not None:
             self._live.show(found)
@@ -62,6 +66,8 @@ class Screen:
         if output.lost:
             where = answer.report_path or "nowhere: no folder could take it"
             self._trouble.write(f"cpinfra: output lost ({output.lost}); the report lies at {where}\n")
+        lost = self._document is not None and self._document.lost
+        return int(answer.exit_code) or (int(ExitCode.NOT_PROVEN) if lost else 0)
 
 
 class PlainReporter:
@@ -116,7 +122,7 @@ class LiveReporter:
         """Remember it; the next picture shows it."""
         if event.get("event") == "check":
             self._checks.append(event)
-        elif event.get("event") in ("hang", "died", "fired", "interrupted"):
+        elif event.get("event") in ("hang", "fired", "interrupted"):
             self._notes.append(sentence(event))
         elif worth_a_line(event):
             self._doing = sentence(event)

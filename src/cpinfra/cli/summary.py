@@ -14,6 +14,7 @@ from ..text import one_line
 if TYPE_CHECKING:
     from ..conclude import ProveAnswer
     from ..report import Check
+    from ..report import Culprit
     from ..report import FindingFacts
     from ..report import Hang
     from ..report import ProveReport
@@ -127,7 +128,7 @@ def _hang(hang: Hang | None) -> Iterator[Line]:
     told = f"told after {took:.2f} s" if isinstance(took, float | int) else "told"
     yield _line(("Hang", "bold"), f": {one_line(hang.kind)} {where}, {told}")
     for culprit in hang.culprits:
-        what = f"{one_line(culprit.kind)} in {_said(culprit.operation)} at {_said(culprit.site)}"
+        what = one_line(culprit.kind) + _place(culprit)
         yield _line("  ", (f"rank {culprit.rank}", "bold red"), f": {what}")
         yield from _paragraph("got", _said(culprit.got))
         yield from _paragraph("expected", _said(culprit.expected))
@@ -135,6 +136,12 @@ def _hang(hang: Hang | None) -> Iterator[Line]:
         yield _line("  no rank is to blame by what was recorded; the stacks are in the report")
     if hang.waiting_ranks:
         yield _line(f"  waiting: {', '.join(map(str, hang.waiting_ranks))}")
+
+
+def _place(culprit: Culprit) -> str:
+    """The operation and its line, as far as they were recorded."""
+    known = (("in", culprit.operation), ("at", culprit.site))
+    return "".join(f" {word} {one_line(value)}" for word, value in known if isinstance(value, str))
 
 
 def _said(value: Any) -> str:

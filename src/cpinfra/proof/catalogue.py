@@ -23,7 +23,8 @@ SEED = (
     "p2p.ring",
     "dtensor.roundtrip",
 )
-"""The checks that every proof requires, whatever the tier."""
+"""The seed: the five checks that every proof requires, whatever the tier. They cover what 2D context
+parallelism stands on."""
 
 TIERS = ("smoke", "patterns", "full")
 """Each tier holds the ones before it."""

@@ -33,10 +33,10 @@ class GenerationSpec:
     logs: str
     """Folder for the ranks' logs, in the run folder."""
     patience_s: float
-    """How long a rank waits for the others or for the supervisor, and the group's own time-out.
+    """How long a rank waits for the others, and the group's own time-out.
 
-    Longer than any deadline of the supervisor, which is the one to judge; it bounds the life of
-    ranks whose supervisor cannot.
+    Longer than any deadline of the supervisor, which is the one to judge. For the supervisor's word a rank
+    waits without a clock: it dies with the zygote, and that with the supervisor.
     """
 
     @property

@@ -27,7 +27,7 @@ LEAST_HASHED = 64
 MAX_REPETITIONS = 63
 """What the encodings have room for (six bits)."""
 
-# For up to 4 ranks, up to 16, and above. NCCL: comparisons a check makes, the design's figures. gloo: rounds
+# For up to 4 ranks, up to 16, and above. NCCL: comparisons a check makes. gloo: rounds
 # of messages, since each costs 2 to 3 ms at 4 ranks on two cores whatever its size (docs/decisions/0006).
 _BUDGETS = {"nccl": (48, 16, 6), "gloo": (18, 8, 6)}
 

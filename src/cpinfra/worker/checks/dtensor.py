@@ -88,7 +88,7 @@ def _row_draft(space: TrialSpace, dtype: str, kind: str, *, by_rows: bool) -> Dr
     claim="distribute_tensor gives rank r shard r of a matrix, by rows and columns; full_tensor restores it.",
     trials=_row_trials,
     needs=("torch.distributed.tensor", "torch._dynamo"),
-    min_ranks=1,  # by the contract; the only shard of one rank is the matrix itself, so there it says little
+    min_ranks=1,  # at any world size; the only shard of one rank is the whole, so there it says little
     twins=("wrong-chunk", "reversed-shard", "first-element-only", "shifted", "stale-buffer", "bit-flip"),
 )
 def roundtrip_1d(run: CheckRun, trial: Trial) -> None:
