@@ -205,6 +205,19 @@ def test_leftovers_of_a_dead_run_are_swept_and_strangers_are_not_touched(start: 
             node_local.remove(cookie)
 
 
+def test_the_temporary_folder_is_left_empty(start: Any, tmp_path: Path) -> None:
+    """A whole rehearsal leaves nothing in TMPDIR, where torch puts what it compiles, nor elsewhere."""
+    temporary, theirs = tmp_path / "temporary", tmp_path / "theirs"
+    temporary.mkdir()
+    run = start(env={"TMPDIR": str(temporary)})
+    other = start(env={"TORCHINDUCTOR_CACHE_DIR": str(theirs)})
+
+    assert (run.end()[0], other.end()[0]) == (0, 0)
+    assert list(temporary.iterdir()) == []
+    assert not theirs.exists()
+    run.assert_nothing_left()
+
+
 def test_a_closed_stdout_loses_nothing(start: Any) -> None:
     """With its reader gone the proof goes on: verdict's exit code, whole report, no traceback."""
     read, write = os.pipe()

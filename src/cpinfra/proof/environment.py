@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..worker.processes import COOKIE_VARIABLE
 
@@ -61,6 +62,15 @@ def zygote_environment(base: Mapping[str, str], cookie: str, *, gpu_uuids: Seque
     """
     visible = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpu_uuids)}
     return {**base, **HARDENING, **_ONE_NODE, **visible, COOKIE_VARIABLE: cookie}
+
+
+def unused_caches(run_folder: Path) -> dict[str, str]:
+    """The variable that keeps torch from leaving a folder in TMPDIR.
+
+    It makes one for what it compiles when `torch._dynamo` is imported. Here it finds one that is there, and
+    nothing comes into it, since ranks compile nothing.
+    """
+    return {"TORCHINDUCTOR_CACHE_DIR": str(run_folder)}
 
 
 def told(base: Mapping[str, str], *, gpu_uuids: Sequence[str]) -> Told:

@@ -19,6 +19,7 @@ from ..worker.channel import ChannelError
 from ..worker.channel import Message
 from ..worker.channel import Reader
 from ..worker.channel import order_line
+from .environment import unused_caches
 
 OUTPUT_MAX_BYTES = 1 << 20
 TAIL_BYTES = 4096
@@ -59,7 +60,8 @@ class Zygote:
         argv = [python, str(worker), "zygote", "--events", str(events_out), "--orders", str(orders_in)]
         try:
             argv += ["--parent", str(os.getpid())]
-            self._process = _start(argv, environment, output_in, (events_out, orders_in))
+            made = {**environment, **unused_caches(log.parent)}
+            self._process = _start(argv, made, output_in, (events_out, orders_in))
         except OSError:
             self._selector.close()
             for fd in (self._events_fd, self._orders_fd, self._output_fd):
