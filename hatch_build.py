@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+_NAME = "_cpinfra_source"
 
 
 class WorkerZipHook(BuildHookInterface[Any]):
@@ -33,10 +37,13 @@ class WorkerZipHook(BuildHookInterface[Any]):
 
 
 def _delivery(package: Path) -> ModuleType:
-    """The module that packs the zip, loaded by its path: cpinfra is not installed while it is built."""
-    spec = importlib.util.spec_from_file_location("_cpinfra_delivery", package / "proof" / "delivery.py")
-    if spec is None or spec.loader is None:
-        raise RuntimeError(f"{package}: cannot load proof/delivery.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """The module that packs the zip: cpinfra is not installed while it is built, or another one is.
+
+    So the package of the source tree is loaded under a name of its own, in which relative imports work.
+    """
+    init = package / "__init__.py"
+    spec = importlib.util.spec_from_file_location(_NAME, init, submodule_search_locations=[str(package)])
+    if spec is None:
+        raise RuntimeError(f"{init}: cannot be loaded")
+    sys.modules[_NAME] = importlib.util.module_from_spec(spec)
+    return importlib.import_module(f"{_NAME}.proof.delivery")

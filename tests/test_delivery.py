@@ -52,6 +52,7 @@ def small_source(tmp_path: Path) -> Path:
         (source / folder).mkdir(parents=True)
         (source / folder / "__init__.py").touch()
     (source / "__init__.py").write_text('import click\n__version__ = "1.2.3"\n')
+    (source / "files.py").touch()
     (source / "outcome.py").touch()
     (source / "proof" / "nothing.py").touch()
     (source / "cli" / "main.py").touch()
@@ -94,6 +95,7 @@ def test_zip_holds_one_package_and_its_start(tmp_path: Path) -> None:
     assert {name.split("/")[0] for name in names} == {"__main__.py", "_cpinfra_worker"}
     assert {name.split("/")[1] for name in names if "/" in name} == {
         "__init__.py",
+        "files.py",
         "outcome.py",
         "proof",
         "worker",
@@ -161,6 +163,7 @@ def test_zip_states_the_version_and_imports_nothing_of_the_package(
 @pytest.mark.parametrize(
     ("removed", "named"),
     [
+        ("files.py", "files.py"),
         ("outcome.py", "outcome.py"),
         ("worker/zip_main.py", "zip_main.py"),
         ("__init__.py", "__init__.py"),

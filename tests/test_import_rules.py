@@ -128,9 +128,14 @@ def test_standard_library_modules_import_nothing_else() -> None:
 
 
 def test_proof_imports_the_standard_library_and_what_the_zip_holds() -> None:
-    """The prover runs from the zip too: relative imports, of outcome and the shared modules of worker."""
+    """The prover runs from the zip too: relative imports, of outcome, files and shared modules of worker."""
     modules = modules_below("cpinfra.proof")
-    ours = ["cpinfra.proof.", "cpinfra.outcome", *(f"cpinfra.worker.{name}" for name in SHARED)]
+    ours = [
+        "cpinfra.proof.",
+        "cpinfra.files",
+        "cpinfra.outcome",
+        *(f"cpinfra.worker.{name}" for name in SHARED),
+    ]
     found = [line for module in modules for line in strangers(module, third_party=[], ours=ours)]
 
     assert "cpinfra.proof.delivery" in modules

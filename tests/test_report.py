@@ -278,6 +278,16 @@ class TestWrite:
 
         assert seen == [b"old", b"new"]  # the file before its rename, the folder after it
 
+    def test_what_need_not_be_durable_waits_for_no_disk(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is whole or not there all the same."""
+        monkeypatch.setattr(os, "fsync", lambda fd: pytest.fail("synced"))
+
+        replace_file(tmp_path / "file", b"x", durable=False)
+
+        assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"x")]
+
     def test_obeys_the_umask(self, tmp_path: Path) -> None:
         """Others may read it where they may read our other files."""
         before = os.umask(0o027)

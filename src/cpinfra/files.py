@@ -8,8 +8,13 @@ import tempfile
 from pathlib import Path
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Write a file by way of a neighbour that is renamed, so that no reader ever sees half of it.
+
+    Args:
+        path: what lies there is replaced.
+        data: all that the file holds afterwards.
+        durable: whether it must survive a crash of the machine, which takes time on a disk.
 
     Raises:
         OSError: the folder cannot be written; nothing is left behind.
@@ -20,13 +25,15 @@ def replace_file(path: Path, data: bytes) -> None:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    if durable:
+        _sync_folder(path.parent)
 
 
 def _umask() -> int:

@@ -4,7 +4,7 @@ Its only top-level names are `__main__.py` and `_cpinfra_worker`, a mirror of th
 what needs no third-party module but torch, so that neither side's modules get in the other's way. Its name
 holds the hash of its bytes, and the same sources give the same bytes on every machine.
 
-Standard library only; the build hook of the wheel loads this file on its own.
+Standard library only; the build hook of the wheel imports this file from the source tree.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
-import os
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from ..files import replace_file
 
 PACKAGE = "_cpinfra_worker"
 ENTRY = "worker/zip_main.py"
 # What the zip mirrors: patterns below the folder of the package `cpinfra`.
 PARTS = (
+    "files.py",
     "outcome.py",
     "worker/**/*.py",
     "proof/**/*.py",
@@ -148,14 +149,5 @@ def _place(data: bytes, folder: Path) -> Path:
     """Write the bytes under their name, by atomic rename."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / zip_name(data)
-    fd, name = tempfile.mkstemp(dir=folder, prefix=".cpinfra_worker-")
-    temporary = Path(name)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        temporary.chmod(0o644)
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink()
-        raise
+    replace_file(target, data, durable=False)
     return target
