@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -229,6 +230,23 @@ def test_an_abandoned_folder_of_ours_is_swept(places: tuple[Path, Path]) -> None
     assert node_local.sweep() == [first, second]
     assert not first.exists()
     assert not second.exists()
+
+
+def test_a_folder_that_was_never_finished_is_swept(places: tuple[Path, Path]) -> None:
+    """Its maker died over it, before or after it was locked: after a while that is certain."""
+    cookies = [digit * 16 for digit in "abcd"]
+    early, late, young, making = (places[0] / f".{node_local.name(cookie)}" for cookie in cookies)
+    early.mkdir()
+    for folder, cookie in ((late, "e"), (young, "f"), (making, "g")):
+        leftover(cookie).rename(folder)
+    for folder in (early, late, making):
+        os.utime(folder, (time.time() - 100,) * 2)
+    with (making / "lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        swept = node_local.sweep()
+
+    assert sorted(swept) == [early, late]
+    assert sorted(places[0].iterdir()) == [young, making]
 
 
 def test_the_death_of_the_owner_is_what_abandons(places: tuple[Path, Path]) -> None:

@@ -12,11 +12,14 @@ import fcntl
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 _PREFIX = "cpinfra-"
 _LOCK = "lock"
+_MAKING_MAX_S = 60.0
+"""A folder that is still half-made after that has no maker any more."""
 _NETWORK_FILE_SYSTEMS = frozenset(
     [
         "nfs",
@@ -61,6 +64,11 @@ def name(cookie: str) -> str:
     return f"{_PREFIX}{os.getuid()}-{cookie}"
 
 
+def _half_made(cookie: str) -> str:
+    """Its name until it is locked."""
+    return f".{name(cookie)}"
+
+
 def create(cookie: str, need_bytes: int) -> tuple[Path, int]:
     """Make the folder where `need_bytes` fit; returns it and the lock's descriptor, to be kept open.
 
@@ -77,9 +85,9 @@ def create(cookie: str, need_bytes: int) -> tuple[Path, int]:
 
 
 def _create_in(parent: Path, cookie: str, need_bytes: int) -> tuple[Path, int]:
-    if _file_system(parent) in _NETWORK_FILE_SYSTEMS:
+    if is_remote(parent):
         raise OSError("a network file system")
-    making, folder = parent / f".{name(cookie)}", parent / name(cookie)
+    making, folder = parent / _half_made(cookie), parent / name(cookie)
     making.mkdir(mode=0o700)
     lock = -1
     try:
@@ -94,6 +102,11 @@ def _create_in(parent: Path, cookie: str, need_bytes: int) -> tuple[Path, int]:
         shutil.rmtree(making, ignore_errors=True)
         raise
     return folder, lock
+
+
+def is_remote(path: Path) -> bool:
+    """Whether other hosts may see it too."""
+    return _file_system(path) in _NETWORK_FILE_SYSTEMS
 
 
 def _file_system(path: Path) -> str:
@@ -113,14 +126,17 @@ def remove(cookie: str) -> None:
     """Remove the run's folder, wherever it was made; none is no error."""
     for parent in candidates():
         shutil.rmtree(parent / name(cookie), ignore_errors=True)
-        shutil.rmtree(parent / f".{name(cookie)}", ignore_errors=True)
+        shutil.rmtree(parent / _half_made(cookie), ignore_errors=True)
 
 
 def leftovers() -> Iterator[Path]:
     """Folders of this user whose owners are all gone (a host that was reset, a double SIGKILL)."""
     for parent in candidates():
-        for folder in _listed(parent):
+        for folder in _listed(parent, name("")):
             if _is_ours(folder) and _is_abandoned(folder):
+                yield folder
+        for folder in _listed(parent, _half_made("")):
+            if _is_ours(folder) and _is_given_up(folder):
                 yield folder
 
 
@@ -132,9 +148,9 @@ def sweep() -> list[Path]:
     return [folder for folder in swept if not folder.exists()]
 
 
-def _listed(parent: Path) -> list[Path]:
+def _listed(parent: Path, prefix: str) -> list[Path]:
     try:
-        return list(parent.glob(f"{_PREFIX}{os.getuid()}-*"))
+        return list(parent.glob(f"{prefix}*"))
     except OSError:
         return []
 
@@ -145,6 +161,15 @@ def _is_ours(folder: Path) -> bool:
         return status.st_uid == os.getuid() and folder.is_dir() and not folder.is_symlink()
     except OSError:
         return False
+
+
+def _is_given_up(half_made: Path) -> bool:
+    """Whether its maker died over it, before or after it locked it: to make one takes a moment."""
+    try:
+        age_s = time.time() - half_made.stat().st_mtime
+    except OSError:
+        return False
+    return age_s > _MAKING_MAX_S and (not (half_made / _LOCK).exists() or _is_abandoned(half_made))
 
 
 def _is_abandoned(folder: Path) -> bool:
