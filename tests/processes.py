@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cpinfra.proof import run_folder
 from cpinfra.worker import node_local
 from cpinfra.worker.processes import COOKIE_VARIABLE
 
@@ -99,10 +101,14 @@ class Run:
         return self.process.returncode, (out or b"").decode(), (err or b"").decode()
 
     def assert_nothing_left(self, cookies: set[str] | None = None) -> None:
-        """No process with the mark, and no node-local folder of these cookies."""
+        """No process with the mark, no node-local folder of these cookies, nothing odd in the run folder."""
         wait_until(lambda: not self.members(), f"the end of {self.members()}", GONE_WITHIN_S)
         for cookie in cookies or ():
             wait_until(partial(_has_no_folder, cookie), f"removal of {cookie}'s folder", GONE_WITHIN_S)
+        if self.folder.exists():
+            assert_reusable(
+                self.folder, tidy=self.process.poll() is not None and self.process.returncode >= 0
+            )
 
     def kill(self) -> None:
         """End whatever of this run still lives."""
@@ -125,8 +131,27 @@ def command_of(pid: int) -> bytes:
         return b""
 
 
+def assert_reusable(folder: Path, *, tidy: bool) -> None:
+    """Nobody locks a run folder, and a later run there would take all files in it for those of a run.
+
+    Args:
+        folder: the run folder.
+        tidy: whether the run came to its end, so that no file of it can be half-written.
+    """
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(fd)
+    files = {path for path in folder.rglob("*") if not path.is_dir()}
+    assert files == set(run_folder._left_in(folder))
+    assert not tidy or not [path for path in files if path.name.startswith(".")]
+
+
 def _has_no_folder(cookie: str) -> bool:
-    return not any((parent / node_local.name(cookie)).exists() for parent in node_local.candidates())
+    name = node_local.name(cookie)
+    places = node_local.candidates()
+    return not any((parent / made).exists() for parent in places for made in (name, f".{name}"))
 
 
 def _pids() -> list[int]:

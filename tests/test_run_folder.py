@@ -24,6 +24,7 @@ from cpinfra.proof.run_folder import KEPT_RUNS
 from cpinfra.proof.run_folder import RunFolder
 from cpinfra.proof.run_folder import RunFolderError
 from cpinfra.proof.run_folder import create
+from cpinfra.worker import node_local
 
 NAME = re.compile(r"\d{8}-\d{6}-[a-z0-9_]{8}")
 
@@ -242,6 +243,9 @@ def test_a_run_in_an_explicit_folder_replaces_the_files_of_an_earlier_one(tmp_pa
     (first.path / "report.json").write_text("{}")
     (first.path / "zygote.log").write_text("old")
     (first.path / "generation-1" / "core").write_text("mine")
+    (first.path / "cpinfra_worker-0123456789ab.zip").write_text("of an older version")
+    for temporary in (".report.json-x1y2z3_a", ".cpinfra_worker-0123456789ab.zip-x1y2z3_a"):
+        (first.path / temporary).write_text("half of it")
     first.close()
 
     create(tmp_path / "run", {}).close()
@@ -396,13 +400,12 @@ def test_the_last_runs_are_kept(here: Path) -> None:
 
 
 def test_a_living_run_is_never_pruned(here: Path) -> None:
-    """However old: its lock says that it lives; a killed one has no lock that is held."""
+    """However old: its lock says that it lives; that of a killed one is gone with it."""
     root = here / ".cpinfra" / "runs"
     for i in range(KEPT_RUNS):
         (root / f"20260202-0000{i:02}-abcdefgh").mkdir(parents=True)
     living, dead = root / "20260101-000000-abcdefgh", root / "20260101-000001-abcdefgh"
     dead.mkdir()
-    (dead / run_folder._LOCK).touch()
     living.mkdir()
     read, write = os.pipe()
 
@@ -462,7 +465,6 @@ def test_a_file_system_without_locks_is_usable_and_never_pruned(
     root = here / ".cpinfra" / "runs"
     for i in range(KEPT_RUNS + 2):
         (root / f"20260101-0000{i:02}-abcdefgh").mkdir(parents=True)
-        (root / f"20260101-0000{i:02}-abcdefgh" / run_folder._LOCK).touch()
     monkeypatch.setattr(fcntl, "flock", no_locks)
 
     folder = create(None, {})
@@ -473,58 +475,74 @@ def test_a_file_system_without_locks_is_usable_and_never_pruned(
     assert len(list(root.iterdir())) == KEPT_RUNS + 3
 
 
-def test_the_lock_goes_with_the_run(folder: RunFolder) -> None:
-    """While the run lives others see it locked; afterwards the folder has no lock file."""
-    lock = folder.path / run_folder._LOCK
-    with lock.open() as other, pytest.raises(BlockingIOError):
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    other_run = create(None, {})
-    other_run.close()
-
-    assert not (other_run.path / run_folder._LOCK).exists()
-    assert lock.exists()
-
-
-def test_a_lock_on_a_file_that_was_removed_meanwhile_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("age_s", "kept"), [(3600, KEPT_RUNS + 3), (90000, KEPT_RUNS)])
+def test_on_a_network_file_system_a_lock_alone_tells_nothing(
+    here: Path, monkeypatch: pytest.MonkeyPatch, age_s: float, kept: int
 ) -> None:
-    """Who opened the file just before its last holder removed it must not run beside who made it anew."""
-    last = create(tmp_path / "run", {})
-    third: list[RunFolder] = []
-    real = fcntl.flock
+    """A run on another host may hold it unseen: only folders that nobody has written to for a day go."""
+    root = here / ".cpinfra" / "runs"
+    for i in range(KEPT_RUNS + 2):
+        path = root / f"20260101-0000{i:02}-abcdefgh"
+        path.mkdir(parents=True)
+        os.utime(path, (time.time() - age_s,) * 2)
+    monkeypatch.setattr(node_local, "is_remote", lambda path: True)
 
-    def flock(fd: int, operation: int) -> None:
-        monkeypatch.setattr(fcntl, "flock", real)
-        last.close()  # between our `open` and our `flock`
-        third.append(create(tmp_path / "run", {}))
-        real(fd, operation)
+    made(None, {})
 
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(RunFolderError, match="cannot hold a run: another run is using it"):
+    assert len(list(root.iterdir())) == kept
+
+
+def test_the_lock_is_on_the_folder_and_goes_with_the_run(folder: RunFolder) -> None:
+    """While the run lives others see it locked; there is no lock file; the descriptor is not inherited."""
+    fd = os.open(folder.path, os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert [path.name for path in folder.path.iterdir()] == ["stages.jsonl"]
+    assert not os.get_inheritable(folder._lock)
+
+    other = create(None, {})
+    other.close()
+    os.close(fd)
+    fd = os.open(other.path, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(fd)
+
+
+def test_a_killed_run_leaves_no_lock(tmp_path: Path) -> None:
+    """Nothing beside what the run has told, and the next run may have the folder at once."""
+    read, write = os.pipe()
+
+    def live() -> None:
         create(tmp_path / "run", {})
+        os.write(write, b"!")
+        forks.idle()
 
-    third[0].close()
+    with forks.forked(live):
+        assert os.read(read, 1) == b"!"
+        with pytest.raises(RunFolderError, match="cannot hold a run: another run is using it"):
+            create(tmp_path / "run", {})
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["stages.jsonl"]
     create(tmp_path / "run", {}).close()
+    os.close(read)
+    os.close(write)
 
 
-def test_a_lock_that_was_removed_and_not_made_anew_is_taken_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", [errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_folder_that_cannot_be_locked_holds_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """The one that waited is the only one: it makes the file again and holds it."""
-    last = create(tmp_path / "run", {})
-    real = fcntl.flock
+    """Whatever a file system says to a lock on a folder, but that it is held."""
 
-    def flock(fd: int, operation: int) -> None:
-        monkeypatch.setattr(fcntl, "flock", real)
-        last.close()
-        real(fd, operation)
+    def refused(fd: int, operation: int) -> None:
+        raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "flock", refused)
+
     folder = create(tmp_path / "run", {})
-
-    with pytest.raises(RunFolderError, match="another run is using it"):
-        create(tmp_path / "run", {})
+    folder.event("start")
     folder.close()
+
+    assert folder.troubles == []
 
 
 def test_a_folder_that_is_removed_under_a_run_ends_nothing(here: Path) -> None:

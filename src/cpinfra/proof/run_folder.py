@@ -19,9 +19,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..worker import node_local
+
 KEPT_RUNS = 20
-_LOCK = ".cpinfra-lock"
-_LOCK_TRIES = 100
+_UNSEEN_S = 86400.0
+"""On a network file system another host's lock may not be seen: a run that wrote within a day may live."""
 _STAGES = "stages.jsonl"
 _MARKER = ("stage", "time", "boot_id")
 _NAME = re.compile(r"\d{8}-\d{6}-[a-z0-9_]{8}")
@@ -31,6 +33,9 @@ _FILES = (
     "zygote.log",
     "generation-*/rank-*.log",
     "generation-*/rank-*.stack",
+    "cpinfra_worker-*.zip",
+    ".cpinfra_worker-*",  # of files that were not whole yet when the run was killed
+    ".report.json-*",
     _STAGES,
 )
 """What an earlier run leaves in a folder, and a later one there would otherwise continue. The markers come
@@ -49,11 +54,10 @@ class RunFolder:
         self.troubles: list[str] = []
         """What could not be written, each reason once."""
         self._started = started
-        self._lock = _locked(path / _LOCK)
+        self._lock = _locked(path)
 
     def close(self) -> None:
         """Give up the lock; the folder stays."""
-        self._try((self.path / _LOCK).unlink, missing_ok=True)  # while it is held: see `_locked`
         os.close(self._lock)
 
     def event(self, name: str, /, **facts: Any) -> dict[str, Any]:
@@ -98,35 +102,23 @@ class RunFolder:
 
 
 def _locked(path: Path) -> int:
-    """Open and lock a file; a file system without locks gets none, and nothing on it is pruned.
+    """Open and lock the folder itself, so that whoever dies leaves no lock behind.
 
-    Its holder removes the file while it holds the lock. Who waited at the door then holds a lock on a file
-    that has no name any more, beside whoever makes it anew: so the name is looked up again.
+    A file system that locks no folders (Lustre without `flock`, some NFS) gets none, and nothing on it is
+    pruned.
 
     Raises:
-        OSError: a living run holds the lock, or the file cannot be made.
+        OSError: a living run holds the lock, or the folder cannot be opened.
     """
-    for _ in range(_LOCK_TRIES):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            break
-        except OSError:
-            return fd  # Lustre without `flock`, NFS without a lock daemon
-        if _is_at(fd, path):
-            return fd
-        os.close(fd)
-    raise BlockingIOError(errno.EAGAIN, "another run is using it")
-
-
-def _is_at(fd: int, path: Path) -> bool:
-    """Whether an open file is the one that has this name now."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except FileNotFoundError:
-        return False
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise BlockingIOError(errno.EAGAIN, "another run is using it") from None
+    except OSError:
+        pass
+    return fd
 
 
 def create(explicit: Path | None, environment: Mapping[str, str]) -> RunFolder:
@@ -254,24 +246,24 @@ def _prune(root: Path) -> None:
     found = (path for path in root.iterdir() if _NAME.fullmatch(path.name))
     runs = sorted(path for path in found if path.is_dir() and not path.is_symlink())
     for path in runs[:-KEPT_RUNS]:
-        if not _is_locked(path):
+        if not _may_live(path):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _is_locked(path: Path) -> bool:
+def _may_live(path: Path) -> bool:
+    """Whether its run may live; so does one of which nothing can be told."""
     try:
-        fd = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return True
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        age_s = time.time() - os.fstat(fd).st_mtime  # each renewed report changes it
+        return node_local.is_remote(path) and age_s < _UNSEEN_S
     except OSError:
         return True
     finally:
         os.close(fd)
-    return False
 
 
 def _now() -> str:
