@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
+import time
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +273,25 @@ class TestScreen:
         assert out.getvalue().splitlines()[:2] == ["first\\x1b[31m", "    1.000 s  s"]
         assert "\x1b" not in out.getvalue()
         assert err.getvalue() == ""
+
+    def test_on_a_terminal_the_cursor_is_never_hidden(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A picture is drawn and removed, and whoever is killed meanwhile leaves the cursor where it was."""
+        monkeypatch.setenv("TERM", "xterm-256color")
+        leader, follower = pty.openpty()
+        os.set_blocking(leader, False)
+        with os.fdopen(follower, "w") as terminal:
+            screen = render.Screen(terminal, terminal, as_json=False)
+            screen.reporter.engine_started()
+            screen.reporter.event({"t": 1, "event": "hang", "sentence": "a note"})
+            time.sleep(0.5)
+            screen.close()
+            screen.finish(answer())
+            shown = os.read(leader, 1 << 20)
+        os.close(leader)
+
+        assert b"a note" in shown
+        assert b"failed" in shown
+        assert b"\x1b[?25" not in shown
 
     def test_as_json(self) -> None:
         """The document alone on stdout; progress and the verdict on stderr."""

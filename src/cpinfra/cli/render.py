@@ -142,11 +142,7 @@ class LiveReporter:
 
     def _rich(self) -> Console:
         if self._console is None:
-            from rich.console import Console
-
-            self._console = Console(
-                file=_as_file(self._output), force_terminal=True, markup=False, highlight=False, emoji=False
-            )
+            self._console = _console(self._output)
         return self._console
 
     def _picture(self) -> RenderableType:
@@ -165,6 +161,17 @@ class LiveReporter:
         return Group(
             table, *notes, Spinner("line", text=Text(self._doing, overflow="ellipsis", no_wrap=True))
         )
+
+
+def _console(output: Output) -> Console:
+    """A terminal whose cursor stays visible: whoever is killed could not show it again."""
+    from rich.console import Console
+
+    class Steady(Console):
+        def show_cursor(self, show: bool = True) -> bool:  # noqa: ARG002 - rich's signature
+            return False
+
+    return Steady(file=_as_file(output), force_terminal=True, markup=False, highlight=False, emoji=False)
 
 
 def _as_file(output: Output) -> Any:
