@@ -44,6 +44,7 @@ from .startup import output_of
 from .startup import stack_of
 from .watch import Watch
 from .zygote import Zygote
+from .zygote import ZygoteDeaf
 
 _TURN_S = 0.02
 
@@ -125,7 +126,7 @@ class Supervisor:
         except Interrupted as interrupt:
             self.proof.interrupted = interrupt.name
             self._emit("interrupted", signal=interrupt.name)
-        except ZygoteLost as lost:
+        except (ZygoteLost, ZygoteDeaf, ChannelError) as lost:
             if not self._has_a_bug:  # that is what ended it
                 died = findings.zygote_died(self.request.python, str(lost), self._output())
                 self.proof.findings.append(died)
