@@ -3,12 +3,12 @@ from __future__ import annotations
 import io
 import os
 import pty
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import processes
 from cpinfra import report
 from cpinfra.cli import render
 from cpinfra.cli import summary
@@ -279,19 +279,26 @@ class TestScreen:
         monkeypatch.setenv("TERM", "xterm-256color")
         leader, follower = pty.openpty()
         os.set_blocking(leader, False)
+        seen: list[bytes] = []
+
+        def shown(text: bytes) -> bool:
+            try:
+                seen.append(os.read(leader, 1 << 16))
+            except BlockingIOError:
+                pass
+            return text in b"".join(seen)
+
         with os.fdopen(follower, "w") as terminal:
             screen = render.Screen(terminal, terminal, as_json=False)
             screen.reporter.engine_started()
             screen.reporter.event({"t": 1, "event": "hang", "sentence": "a note"})
-            time.sleep(0.5)
+            processes.wait_until(lambda: shown(b"a note"), "the picture")
             screen.close()
             screen.finish(answer())
-            shown = os.read(leader, 1 << 20)
+            processes.wait_until(lambda: shown(b"/runs/1/report.json"), "the summary")
         os.close(leader)
 
-        assert b"a note" in shown
-        assert b"failed" in shown
-        assert b"\x1b[?25" not in shown
+        assert b"\x1b[?25" not in b"".join(seen)
 
     def test_as_json(self) -> None:
         """The document alone on stdout; progress and the verdict on stderr."""
