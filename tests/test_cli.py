@@ -23,7 +23,7 @@ from cpinfra.cli import COMMANDS
 from cpinfra.cli import output
 from cpinfra.outcome import ExitCode
 from cpinfra.proof import run_folder
-from cpinfra.proof.supervisor import ProofRequest
+from cpinfra.proof.contract import ProofRequest
 from cpinfra.proof.supervisor import Supervisor
 
 HERE = Path(__file__).parent
