@@ -343,7 +343,7 @@ def test_torch_that_raises_before_a_check_fails_it() -> None:
     assert said(result) == (
         "fail",
         "rank 0: DoorError: refused; rank 1: DoorError: no route",
-        "see the traceback in the rank's log in the run folder",
+        "read the traceback in the check's evidence.errors in the report; it is in the rank's log too",
     )
     assert {error["rank"] for error in result.evidence["errors"]} == {0, 1}
     assert {error["traceback"] for error in result.evidence["errors"]} == {"Traceback of 0", "Traceback of 1"}
