@@ -6,15 +6,16 @@ BIN := .venv/bin
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint format
+.PHONY: help demo test test-long lint format skill
 
 help:
 	@echo 'make demo       prove this machine with 4 ranks on the CPU'
 	@echo 'make demo PYTHON=/path/to/python    the same with the torch of that interpreter, installing none'
 	@echo 'make test       the tests, about 3 minutes; ARGS="-k zip" goes to pytest'
 	@echo 'make test-long  those that take minutes each'
-	@echo 'make lint       ruff, mypy, import-linter'
+	@echo 'make lint       ruff, mypy, import-linter, and whether the skill holds the present worker'
 	@echo 'make format     ruff, with its safe corrections'
+	@echo 'make skill      pack the worker for skills/build-infra, after a change of the sources'
 
 demo:
 	@tools/demo.sh
@@ -34,6 +35,11 @@ lint:
 	$(BIN)/mypy
 	@[ -x $(BIN)/lint-imports ] || { echo 'lint: import-linter needs a .venv of Python 3.11 or newer' >&2; exit 1; }
 	$(BIN)/lint-imports
+	$(BIN)/python tools/skill_zip.py --check
+
+skill:
+	@tools/setup.sh dev
+	$(BIN)/python tools/skill_zip.py
 
 format:
 	@tools/setup.sh dev

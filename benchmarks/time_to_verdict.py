@@ -49,6 +49,10 @@ TARGETS: dict[str, float] = {
     "generation": 0.6,
     "supervisor": 60.0,
     "help": 2.0,
+    "build 4": 0.20,
+    "build 16": 0.11,
+    "build over prove": 0.3,
+    "plan": 0.5,
 }
 
 
@@ -169,11 +173,19 @@ def cpinfra() -> str:
     return found
 
 
+def command_of(name: str, world_size: int, folder: Path) -> list[str]:
+    """A rehearsal by `prove` or by `build`."""
+    asked = {
+        "prove": ["prove", "--device", "cpu", "--ranks", str(world_size)],
+        "build": ["build", str(world_size), "--rehearse", "--docs", str(folder / "docs")],
+    }
+    where = ["--python", sys.executable, "--run-dir", str(folder / "run"), "--json"]
+    return [cpinfra(), *asked[name], *where]
+
+
 @contextmanager
-def started_proof(world_size: int, folder: Path) -> Iterator[subprocess.Popen[str]]:
+def started_proof(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     """A rehearsal that runs; its output is read by the caller."""
-    command = [cpinfra(), "prove", "--device", "cpu", "--ranks", str(world_size), "--json"]
-    command += ["--python", sys.executable, "--run-dir", str(folder)]
     with subprocess.Popen(
         command, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -184,18 +196,20 @@ def started_proof(world_size: int, folder: Path) -> Iterator[subprocess.Popen[st
                 process.terminate()
 
 
-def run_ours(world_size: int, side: Ours, watch: Callable[[int], None] | None = None) -> None:
+def run_ours(
+    world_size: int, side: Ours, watch: Callable[[int], None] | None = None, *, name: str = "prove"
+) -> None:
     """One rehearsal; `watch` is called with its process id, in a thread, while it runs."""
     with tempfile.TemporaryDirectory(prefix="cpinfra-benchmark-") as folder:
         started = time.perf_counter()
-        with started_proof(world_size, Path(folder) / "run") as process:
+        with started_proof(command_of(name, world_size, Path(folder))) as process:
             watcher = threading.Thread(target=watch or (lambda _: None), args=(process.pid,))
             watcher.start()
             output, errors = process.communicate(timeout=TIMEOUT_S)
             side.seconds.append(time.perf_counter() - started)
             watcher.join()
         if process.returncode != 0:
-            raise BenchmarkError(f"cpinfra prove ended with status {process.returncode}:\n{errors[-2000:]}")
+            raise BenchmarkError(f"cpinfra {name} ended with status {process.returncode}:\n{errors[-2000:]}")
         side.report = json.loads(output)
     if side.report["verdict"] != "rehearsed":
         raise BenchmarkError(f"expected the verdict rehearsed, got {side.report['verdict']}")
@@ -207,16 +221,31 @@ def spread(seconds: Sequence[float]) -> str:
 
 
 def ratio_rows(world_size: int, rounds: int) -> Iterator[Row]:
-    """Both sides in turns at one world size."""
-    theirs, ours = Straightforward(), Ours()
+    """All sides in turns at one world size."""
+    theirs, ours, builds = Straightforward(), Ours(), Ours()
     for number in range(1, rounds + 1):
         run_straightforward(world_size, theirs)
         run_ours(world_size, ours)
-        last = f"{theirs.seconds[-1]:.2f} s, ours {ours.seconds[-1]:.2f} s"
+        run_ours(world_size, builds, name="build")
+        last = f"{theirs.seconds[-1]:.2f} s, prove {ours.seconds[-1]:.2f} s, build {builds.seconds[-1]:.2f} s"
         say(f"{world_size} ranks, {number}/{rounds}: {last}")
+    their_s, our_s, build_s = (statistics.median(side.seconds) for side in (theirs, ours, builds))
     yield Row(
-        figure=f"{world_size} ranks: cpinfra / straightforward",
-        value=statistics.median(ours.seconds) / statistics.median(theirs.seconds),
+        figure=f"{world_size} ranks: cpinfra build / straightforward",
+        value=build_s / their_s,
+        unit="",
+        target=TARGETS.get(f"build {world_size}"),
+        note=spread(builds.seconds),
+    )
+    yield Row(
+        figure=f"{world_size} ranks: what build adds to prove",
+        value=build_s - our_s,
+        unit="s",
+        target=TARGETS["build over prove"],
+    )
+    yield Row(
+        figure=f"{world_size} ranks: cpinfra prove / straightforward",
+        value=our_s / their_s,
         unit="",
         target=TARGETS.get(str(world_size)),
         note=f"{spread(ours.seconds)} / {spread(theirs.seconds)};"
@@ -316,6 +345,19 @@ def memory_rows() -> Iterator[Row]:
     yield Row(figure="supervisor: peak RSS", value=value, unit="MiB", target=TARGETS["supervisor"], note=note)
 
 
+def plan_rows() -> Iterator[Row]:
+    """The largest plan that anybody will ask for, as a whole process."""
+    seconds = []
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        command = [cpinfra(), "plan", "--gpus", "16384"]
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True, env=environment())
+        seconds.append(time.perf_counter() - started)
+    value = statistics.median(seconds)
+    figure = "`cpinfra plan --gpus 16384`"
+    yield Row(figure=figure, value=value, unit="s", target=TARGETS["plan"], note=spread(seconds))
+
+
 def help_rows() -> Iterator[Row]:
     """What the command line costs before it does anything."""
     sides: dict[str, list[float]] = {"ours": [], "click": []}
@@ -398,14 +440,15 @@ def rows(only: Sequence[str], rounds: int) -> Iterator[Row]:
         "64": lambda: many_rows(rounds),
         "generation": generation_rows,
         "memory": memory_rows,
+        "plan": plan_rows,
         "help": help_rows,
     }
     for name in only:
         yield from groups[name]()
 
 
-ROWS = ("4", "16", "64", "generation", "memory", "help")
-QUICK_ROWS = ("4", "generation", "memory", "help")
+ROWS = ("4", "16", "64", "generation", "memory", "plan", "help")
+QUICK_ROWS = ("4", "generation", "memory", "plan", "help")
 
 
 def main() -> int:

@@ -1,19 +1,22 @@
 """The command line with an engine that starts nothing: its results follow from FAKE_ENGINE.
 
-Run as a program, or installed into `cpinfra.build` by a test in this process. Values: `pass`, `two-fail`
+Run as a program, or installed into `cpinfra.node.job` by a test in this process. Values: `pass`, `two-fail`
 (two checks contradicted, two culprits of a hang), `garbled` (control characters, undecodable bytes, NaN),
-`no-torch`, `interrupted`, `bug`, `lost` (a check without a result), `unwritable` (no report can be written).
+`no-torch`, `interrupted`, `bug`, `wrong-kernels` (of the last GPU), `lost` (a check without a result),
+`unwritable` (no report can be written). With `@RUN` behind it a value holds for the run of that name alone,
+and the others pass. On GPUs it has a torch for CUDA, whose kernels run right.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from cpinfra import build
 from cpinfra.cli import main
+from cpinfra.node import job
 from cpinfra.outcome import CheckResult
 from cpinfra.outcome import Finding
 from cpinfra.outcome import Outcome
@@ -38,6 +41,15 @@ SOFTWARE: dict[str, Any] = {
     "arch_list": [],
     "nccl": None,
     "backends": {"gloo": True, "nccl": False},
+}
+CUDA_SOFTWARE: dict[str, Any] = {
+    **SOFTWARE,
+    "torch": "2.13.0+cu130",
+    "cuda_build": "13.0",
+    "cuda_driver": "13.0",
+    "arch_list": ["sm_90", "sm_100"],
+    "nccl": {"compiled": "2.28.9", "loaded": "2.28.9", "path": "/elsewhere/libnccl.so.2"},
+    "backends": {"gloo": True, "nccl": True},
 }
 HANG = Hang(
     check="p2p.ring",
@@ -71,11 +83,19 @@ HANG = Hang(
 class FakeSupervisor:
     """Stands in for the engine's supervisor: the same two steps, without a process."""
 
-    def __init__(self, request: ProofRequest, folder: RunFolder, progress: Progress) -> None:
+    def __init__(
+        self,
+        request: ProofRequest,
+        folder: RunFolder,
+        progress: Progress,
+        beside: Callable[[], object] = lambda: None,
+    ) -> None:
         self.request = request
+        self._beside = beside
         self._folder = folder
         self._progress = progress
-        self._mode = os.environ.get("FAKE_ENGINE", "pass")
+        mode, _, run = os.environ.get("FAKE_ENGINE", "pass").partition("@")
+        self._mode = mode if run in ("", request.run) else "pass"
         self.proof = Proof()
 
     def __enter__(self) -> FakeSupervisor:
@@ -96,6 +116,7 @@ class FakeSupervisor:
 
     def run(self) -> Proof:
         """What the mode says."""
+        self._beside()
         if self._mode == "bug":
             raise RuntimeError("two\nlines")
         if self._mode == "unwritable":
@@ -104,8 +125,12 @@ class FakeSupervisor:
         if self._mode == "no-torch":
             self.proof.findings.append(finding("torch-missing"))
             return self.proof
-        proof = self.proof = Proof(software=dict(SOFTWARE))
-        self._emit("software", seconds=1.5, **SOFTWARE)
+        software = CUDA_SOFTWARE if self.request.device == "cuda" else SOFTWARE
+        proof = self.proof = Proof(software=dict(software), forked=True)
+        self._emit("software", seconds=1.5, **software)
+        if self.request.kernels:
+            proof.kernels = [self._kernels(index) for index in range(len(self.request.gpu_uuids))]
+            proof.cuda_usable = {"usable": True, "device_count": 1, "warnings": [], "error": ""}
         if self._mode == "interrupted":
             proof.interrupted = "SIGTERM"
             self._emit("interrupted", signal="SIGTERM")
@@ -116,6 +141,12 @@ class FakeSupervisor:
         for check in self.request.checks[1:] if self._mode == "lost" else self.request.checks:
             proof.results[check.id] = self._settle(self._result(check))
         return proof
+
+    def _kernels(self, index: int) -> dict[str, Any]:
+        """Right, but where the mode is that the last GPU's are wrong."""
+        wrong = self._mode == "wrong-kernels" and index == len(self.request.gpu_uuids) - 1
+        error = "matmul: 3 of 9 values are wrong" if wrong else ""
+        return {"index": index, "right": not wrong, "kernels": ["matmul"], "error": error, "seconds": 0.5}
 
     def _settle(self, result: CheckResult) -> CheckResult:
         facts = {"id": result.id, "outcome": result.outcome.value, "reason": result.reason}
@@ -149,8 +180,8 @@ def finding(name: str, severity: Severity = Severity.BLOCKING) -> Finding:
 
 
 def install() -> None:
-    """Put the fake into this process's `cpinfra.build`."""
-    vars(build)["Supervisor"] = FakeSupervisor
+    """Put the fake into this process's `cpinfra.node.job`."""
+    vars(job)["Supervisor"] = FakeSupervisor
 
 
 if __name__ == "__main__":

@@ -36,14 +36,15 @@ def wait_until(condition: Callable[[], Any], what: str, within_s: float = 30.0) 
 
 
 class Run:
-    """`cpinfra prove` as a process of its own, whose descendants all carry a mark."""
+    """`cpinfra prove`, or another command, as a process of its own, whose descendants all carry a mark."""
 
     def __init__(self, folder: Path, *arguments: str, **options: Any) -> None:
         self.folder = folder
         self.mark = uuid.uuid4().hex
         self._started = time.monotonic()
         environment = {**os.environ, MARK: self.mark, **options.pop("env", {})}
-        command = [sys.executable, "-m", "cpinfra", "prove", "--device", "cpu", "--run-dir", str(folder)]
+        named = options.pop("command", ("prove", "--device", "cpu"))
+        command = [sys.executable, "-m", "cpinfra", *named, "--run-dir", str(folder)]
         self.process = subprocess.Popen(
             [*options.pop("prefix", SIGNALS_AT_WORK), *command, *arguments],
             env=environment,

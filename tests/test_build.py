@@ -1,132 +1,35 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import fake_engine
-from cpinfra import build
-from cpinfra import placement
-from cpinfra import settle
-from cpinfra.asked import Mistakes
-from cpinfra.asked import read
+from bench import ABSENT
+from bench import BROKEN
+from bench import BUSY
+from bench import HIDDEN
+from bench import HUNG
+from bench import LOST
+from bench import NOT_LOADED
+from bench import Bench
+from bench import free
+from cpinfra import report
 from cpinfra.build import ProveRequest
-from cpinfra.conclude import ProveAnswer
-from cpinfra.hardware.gpus import BusyGpu
-from cpinfra.hardware.gpus import Gpu
 from cpinfra.hardware.gpus import GpuAnswer
 from cpinfra.hardware.gpus import Remark
-from cpinfra.hardware.gpus import Unavailable
+from cpinfra.judging import sections
+from cpinfra.judging import store
+from cpinfra.judging.store import Answer
 from cpinfra.mesh import Mesh
 from cpinfra.mesh import UsageProblem
+from cpinfra.planning import placement
+from cpinfra.planning.asked import Mistakes
+from cpinfra.planning.asked import read
 from cpinfra.proof import environment
-from cpinfra.proof.contract import ProofRequest
-
-ABSENT = GpuAnswer(
-    state="absent", reason="no NVIDIA driver and no NVIDIA GPU on the PCI bus", remedy="get one"
-)
-HIDDEN = GpuAnswer(state="hidden", reason="CUDA_VISIBLE_DEVICES='' hides every GPU", remedy="unset it")
-NOT_LOADED = GpuAnswer(
-    state="no-driver",
-    reason="NVML: Driver Not Loaded; the PCI bus shows 2 NVIDIA GPU(s): 0000:17:00.0, 0000:65:00.0",
-    remedy="load the driver (modprobe nvidia)",
-)
-LOST = GpuAnswer(
-    state="none",
-    reason="the NVIDIA driver is there and shows no GPU; the PCI bus shows 1 NVIDIA GPU(s): 0000:17:00.0",
-    remedy="see dmesg",
-)
-BUSY = GpuAnswer(
-    state="none",
-    busy=(
-        BusyGpu(index=0, label="GPU-0 (H200)", reason="it runs 1"),
-        BusyGpu(index=1, label="GPU-1 (H200)", reason="it runs 2"),
-    ),
-    reason="none of 2 GPU(s) may be used: GPU-0 (H200): it runs 1; GPU-1 (H200): it runs 2",
-    remedy="wait",
-)
-HUNG = GpuAnswer(state="hung", reason="the NVIDIA driver did not answer within 20 s", remedy="reboot")
-BROKEN = GpuAnswer(state="error", reason="NVML: Unknown Error", remedy="start the container again")
-
-
-def free(number: int) -> GpuAnswer:
-    """So many usable GPUs."""
-    unknown = Unavailable(why="w")
-    gpus = tuple(
-        Gpu(index=n, uuid=f"GPU-{n}", name="H200", memory_total_mib=143771, memory_used_mib=unknown)
-        for n in range(number)
-    )
-    return GpuAnswer(state="gpus", gpus=gpus, driver_version="580.1")
-
-
-class Told:
-    """Remembers what the user was told."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.events: list[str] = []
-
-    def announce(self, text: str) -> None:
-        """A sentence."""
-        self.lines.append(text)
-
-    def engine_started(self) -> None:
-        """Told among the events."""
-        self.events.append("(started)")
-
-    def event(self, event: dict[str, Any]) -> None:
-        """An event."""
-        self.events.append(event["event"])
-
-
-class Bench:
-    """Proves with the fake engine, on a machine whose GPUs are given."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder = folder
-        self.told = Told()
-        self.requests: list[ProofRequest] = []
-        self.asked = 0
-        """How often the driver was asked."""
-        self._monkeypatch = monkeypatch
-        for name in os.environ:
-            if name.startswith(environment.TOLD_PREFIXES) or name in environment.HARDENING:
-                monkeypatch.delenv(name)
-        bench = self
-
-        class Recorder(fake_engine.FakeSupervisor):
-            def __enter__(self) -> fake_engine.FakeSupervisor:
-                bench.requests.append(self.request)
-                return super().__enter__()
-
-        monkeypatch.setattr(build, "Supervisor", Recorder)
-
-    def prove(self, gpus: GpuAnswer = ABSENT, engine: str = "pass", **options: Any) -> ProveAnswer:
-        """Run the main path."""
-        self._monkeypatch.setenv("FAKE_ENGINE", engine)
-        self._monkeypatch.setattr(settle, "usable_gpus", lambda environment, timeout_s: self._answer(gpus))
-        options.setdefault("run_dir", str(self.folder / "run"))
-        options.setdefault("python", sys.executable)
-        return build.prove(ProveRequest(**options), self.told)
-
-    def _answer(self, gpus: GpuAnswer) -> GpuAnswer:
-        self.asked += 1
-        return gpus
-
-    def refused(self, gpus: GpuAnswer = ABSENT, **options: Any) -> tuple[str, ...]:
-        """What a request is refused with; nothing may have been written or started."""
-        with pytest.raises(UsageProblem) as caught:
-            self.prove(gpus, **options)
-        assert list(self.folder.iterdir()) == []
-        assert self.requests == []
-        assert self.told.lines == []
-        return caught.value.messages
 
 
 @pytest.fixture
@@ -136,7 +39,13 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path / "bench", monkeypatch)
 
 
-def outcomes(answer: ProveAnswer) -> dict[str, str]:
+def plan_of(answer: Answer) -> report.Plan:
+    """The plan in its report."""
+    assert answer.report.plan is not None
+    return answer.report.plan
+
+
+def outcomes(answer: Answer) -> dict[str, str]:
     """Outcome by check."""
     return {check.id: check.outcome for check in answer.report.checks}
 
@@ -167,8 +76,9 @@ class TestDevice:
         assert (request.device, request.dp, request.cp0, request.cp1) == ("cuda", 2, 2, 2)
         assert request.gpu_uuids == tuple(f"GPU-{n}" for n in range(8))
         assert (answer.verdict.value, answer.scope and answer.scope.value) == ("proven", "full")
-        assert answer.report.plan.chosen is not None
-        assert answer.report.plan.chosen.integration == "full"
+        chosen = plan_of(answer).chosen
+        assert chosen is not None
+        assert chosen.integration == "full"
         assert bench.told.lines[0] == "device: cuda: 8 x H200 over nccl"
 
     def test_unclaimed_gpus_are_said(self, bench: Bench) -> None:
@@ -221,14 +131,14 @@ class TestDevice:
         assert blocking.id == name
         assert gpus.reason in blocking.what
         assert blocking.command == "cpinfra prove --device cpu"
-        assert blocking.remedy == f"{gpus.remedy}; to rehearse without GPUs: --device cpu"
+        assert blocking.remedy == f"{gpus.remedy}; to rehearse without GPUs: cpinfra prove --device cpu"
         assert answer.report_path == bench.folder / "run" / "report.json"
         assert json.loads(answer.report_path.read_text())["verdict"] == "not-proven"
 
     def test_boards_without_a_driver_are_not_counted_as_none(self, bench: Bench) -> None:
         """How many GPUs are free cannot be told without a driver; with one that counts zero it can."""
         assert "unavailable" in json.loads(bench.prove(NOT_LOADED).report.text())["plan"]["gpus_free"]
-        assert bench.prove(LOST).report.plan.gpus_free == 0
+        assert plan_of(bench.prove(LOST)).gpus_free == 0
 
     def test_each_kind_of_remark_has_words_of_its_own(self, bench: Bench) -> None:
         """Who named GPUs by UUID is not told to do so; a note is an info, the others are warnings."""
@@ -324,7 +234,7 @@ class TestMesh:
         """An obstacle leaves no GPUs to count, and still gives a mesh for the report."""
         numbers = read(ProveRequest(device="cuda"), Mistakes())
 
-        assert placement.pick_mesh(numbers, placement.decide("cuda", HUNG)) == Mesh(dp=1, cp0=2, cp1=2)
+        assert placement.pick_mesh(numbers, "cuda", 0) == Mesh(dp=1, cp0=2, cp1=2)
 
 
 class TestRefusals:
@@ -518,16 +428,11 @@ class TestEnds:
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The run that it is about goes on, and the final report is judged as ever."""
-        from cpinfra import conclude
 
-        whole = conclude.conclude
+        def nothing(*_arguments: Any) -> None:
+            raise ValueError("no report of this")
 
-        def only_at_the_end(*arguments: Any, final: bool = True) -> Any:
-            if not final:
-                raise ValueError("no report of this")
-            return whole(*arguments, final=final)
-
-        monkeypatch.setattr(conclude, "conclude", only_at_the_end)
+        monkeypatch.setattr(store, "interim", nothing)
 
         assert bench.prove().verdict.value == "rehearsed"
 
@@ -624,8 +529,6 @@ class TestEnds:
 
     def test_logs_that_vanish_end_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Somebody cleans up beside us: what is gone has no size, or is not listed, and the rest is."""
-        from cpinfra import conclude
-
         for number, text in enumerate(["one", "three"]):
             folder = tmp_path / f"generation-{number}"
             folder.mkdir()
@@ -637,17 +540,17 @@ class TestEnds:
         def is_file(path: Path) -> bool:
             there = real(path)
             if path.name == "zygote.log":
-                path.unlink()
+                path.unlink(missing_ok=True)
             return there
 
         monkeypatch.setattr(Path, "is_file", is_file)
 
-        logs = [(Path(log.path).name, log.bytes) for log in conclude._logs(tmp_path)]
+        logs = [(Path(log.path).name, log.bytes) for log in sections._logs(tmp_path)]
         assert [name for name, _ in logs] == ["zygote.log", "generation-0", "generation-1"]
         assert getattr(logs[0][1], "unavailable", "") == "No such file or directory"
         assert [size for _, size in logs[1:]] == [3, 5]
         shutil.rmtree(tmp_path)
-        assert conclude._logs(tmp_path) == []
+        assert sections._logs(tmp_path) == []
 
     def test_heavy_imports_come_after_the_start(self, bench: Bench) -> None:
         """The reporter hears of the start before the engine runs, and may import then."""
@@ -669,7 +572,9 @@ class TestEnvironment:
         assert (
             env["CUDA_VISIBLE_DEVICES"] == ",".join(bench.requests[0].gpu_uuids) == "GPU-0,GPU-1,GPU-2,GPU-3"
         )
-        assert environment.HARDENING.items() <= env.items()
+        ours = {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "OMP_NUM_THREADS", "RES_OPTIONS", "PYTHONFAULTHANDLER"}
+        assert {name: environment.HARDENING[name] for name in ours}.items() <= env.items()
+        assert "MKL_NUM_THREADS" not in env  # only a process that forks ranks needs it
         assert "UNRELATED" not in env
 
     def test_without_a_run_nothing_was_in_force(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

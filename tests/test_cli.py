@@ -85,10 +85,15 @@ class TestSurface:
     def test_every_option_is_explained(self) -> None:
         """No option without a help text, no command without an example."""
         for name in COMMANDS:
-            command = cli.cli.get_command(click.Context(cli.cli), name)
+            context = click.Context(cli.cli)
+            command = cli.cli.get_command(context, name)
             assert command is not None
             assert "Examples:" in (command.epilog or "")
-            assert [p.name for p in command.params if not getattr(p, "help", "")] == []
+            options = [one for one in command.params if isinstance(one, click.Option)]
+            assert [option.name for option in options if not option.help] == []
+            arguments = [one for one in command.params if isinstance(one, click.Argument)]
+            words = [(one.metavar or str(one.name).upper()).strip("[]") for one in arguments]
+            assert [word for word in words if f"{word} is " not in (command.help or "")] == []
 
     @pytest.mark.parametrize("flag", ["-h", "--help"])
     @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
@@ -108,7 +113,18 @@ class TestLightness:
     """Help and refusals import nothing heavy."""
 
     @pytest.mark.parametrize(
-        "arguments", [["--help"], ["--version"], ["prove", "--help"], ["prove", "--ranks", "0"], ["nope"]]
+        "arguments",
+        [
+            ["--help"],
+            ["--version"],
+            ["prove", "--help"],
+            ["prove", "--ranks", "0"],
+            ["build", "--help"],
+            ["build", "3", "--model", "a b"],
+            ["plan", "--help"],
+            ["check", "--help"],
+            ["nope"],
+        ],
     )
     def test_nothing_heavy_is_imported(self, arguments: list[str]) -> None:
         """Neither pydantic, rich nor torch; for the group's help not even the engine."""
@@ -315,8 +331,9 @@ class TestProve:
     def test_interrupted_before_anything_runs(self, tmp_path: Path) -> None:
         """Ctrl-C while the machine is looked at: 130, no traceback, nothing written."""
         source = (
-            "import os, signal, cpinfra.settle\n"
-            "cpinfra.settle.usable_gpus = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+            "import os, signal\n"
+            "from cpinfra.planning import settle\n"
+            "settle.usable_gpus = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
             "from cpinfra.cli import main; raise SystemExit(main(['prove']))"
         )
         command = [sys.executable, "-c", source]
@@ -328,8 +345,8 @@ class TestProve:
     def test_an_error_of_ours_is_not_exit_1(self, tmp_path: Path) -> None:
         """Python's own exit code for a traceback would say that the machine failed."""
         source = (
-            "import cpinfra.settle\n"
-            "cpinfra.settle.usable_gpus = None\n"
+            "from cpinfra.planning import settle\n"
+            "settle.usable_gpus = None\n"
             "from cpinfra.cli import main; raise SystemExit(main(['prove']))"
         )
         command = [sys.executable, "-c", source]
@@ -338,6 +355,91 @@ class TestProve:
         assert ran.returncode == 3
         assert ran.stderr.endswith("cpinfra: this is an error of cpinfra, please report it\n")
         assert "TypeError" in ran.stderr
+
+
+def build(folder: Path, *arguments: str, engine: str = "pass", **environment: str) -> Any:
+    """`build` with the fake engine, in a process and a folder of its own."""
+    command = [sys.executable, str(HERE / "fake_engine.py"), "build", *arguments]
+    return run(
+        command, env={**ENVIRONMENT, "FAKE_ENGINE": engine, **environment}, cwd=folder, capture_output=True
+    )
+
+
+class TestBuild:
+    """The main job."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "engine", "code", "verdict"),
+        [
+            (["--rehearse"], "pass", 0, "rehearsed"),
+            ([], "pass", 3, "not-proven"),
+            (["--rehearse"], "two-fail", 1, "failed"),
+            (["--rehearse"], "bug", 3, "not-proven"),
+            (["--rehearse"], "interrupted", 130, "not-proven"),
+        ],
+    )
+    def test_exit_code_and_documents(
+        self, tmp_path: Path, arguments: list[str], engine: str, code: int, verdict: str
+    ) -> None:
+        """On stdout the document alone, which is that of the docs folder; all else on stderr."""
+        ran = build(tmp_path, *arguments, "--json", engine=engine)
+
+        assert ran.returncode == code
+        assert json.loads(ran.stdout)["verdict"] == verdict
+        assert ran.stdout == (tmp_path / "docs" / "cp_infra.json").read_text()
+        assert ran.stderr.startswith("device: cpu, as ")
+        assert ran.stderr.endswith("Document: docs/cp_infra.md\n")
+
+    def test_runs_lie_in_the_projects_own_folder(self, tmp_path: Path) -> None:
+        """Which git does not see; nothing else is written."""
+        build(tmp_path, "--rehearse")
+
+        assert {path.name for path in tmp_path.iterdir()} == {".cpinfra", "docs"}
+        assert (tmp_path / ".cpinfra" / ".gitignore").read_text() == "*\n"
+
+    def test_what_blocks_is_shown(self, tmp_path: Path) -> None:
+        """With its remedy and command, before the verdict; findings of the host too."""
+        ran = build(tmp_path, "--workdir", "/proc")
+
+        assert ran.stdout.index("blocking no-") < ran.stdout.index("Verdict: not-proven, scope rehearsal")
+        assert "command:  cpinfra build --rehearse" in ran.stdout
+        assert "free disk of the work folder /proc" in ran.stdout
+
+    def test_the_zygote_is_started_first(self, tmp_path: Path) -> None:
+        """What reads models, hosts and reports is imported while it imports torch."""
+        ran = build(tmp_path, "--rehearse", "--python", sys.executable, FAKE_ENGINE_LIGHT="1")
+
+        assert ran.returncode == 0, ran.stdout
+
+    @pytest.mark.parametrize(
+        ("arguments", "text"),
+        [
+            (["3"], "WORLD 3: no square CP grid divides it; worlds that fit 2x2: 4"),
+            (["--", "-1"], "WORLD -1: must be 1 or more"),
+            (["-1"], "No such option"),
+            (["8", "9"], "unexpected extra argument"),
+            (["--slurm"], "submitting jobs is not there yet"),
+            (["--rehearse", "--require", "limited"], "--require limited with --rehearse"),
+            (["--tier", "patterns"], "--tier patterns: this tier has no check yet"),
+            (["--cp", "2x2", "9"], "--cp 2x2 with WORLD 9: 9 is not a multiple of 4"),
+            (["--docs", "file"], "--docs 'file': expected a folder"),
+            (["--docs", ""], "--docs '': expected the path of a folder"),
+            (["--model", "no\x1b[31m"], "--model 'no\\x1b[31m'"),
+        ],
+    )
+    def test_rejects(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], text: str
+    ) -> None:
+        """Exit 2 on stderr, with control characters escaped, and nothing is written."""
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        (tmp_path / "file").touch()
+        result = CliRunner().invoke(cli.cli, ["build", *arguments], prog_name="cpinfra")
+
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert text in result.stderr
+        assert "\x1b" not in result.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 class TestBrokenStreams:
@@ -454,10 +556,16 @@ class TestOutput:
 @pytest.mark.parametrize("name", ["__init__", "__enter__", "__exit__", "run"])
 def test_the_fake_engine_has_the_real_ones_interface(name: str) -> None:
     """What these tests stand on: the supervisor is made, entered, run and left as the fake is."""
-    fake = inspect.signature(getattr(fake_engine.FakeSupervisor, name))
-    real = inspect.signature(getattr(Supervisor, name))
+    fake = signature(fake_engine.FakeSupervisor, name)
 
-    assert str(fake).replace("FakeSupervisor", "Supervisor") == str(real)
+    assert fake == signature(Supervisor, name)
+
+
+def signature(supervisor: type[Any], name: str) -> list[tuple[str, str, bool]]:
+    """(Name, type, whether it may be left out) of each parameter, and of what is returned."""
+    found = inspect.signature(getattr(supervisor, name))
+    told = [(p.name, str(p.annotation), p.default is not p.empty) for p in found.parameters.values()]
+    return [*told, ("return", str(found.return_annotation).replace("FakeSupervisor", "Supervisor"), False)]
 
 
 def test_the_fake_engine_has_the_real_ones_attributes(tmp_path: Path) -> None:

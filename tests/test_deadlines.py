@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 import forks
 import processes
-from cpinfra.proof import deadlines
-from cpinfra.proof.deadlines import CLOCK_STEP_MAX_S
-from cpinfra.proof.deadlines import Clock
 from cpinfra.proof.deadlines import budgets
-from cpinfra.proof.deadlines import process_state
-from cpinfra.proof.deadlines import progress_of
 from cpinfra.worker.ledger import Stage
+from cpinfra.worker.progress import CLOCK_STEP_MAX_S
+from cpinfra.worker.progress import Clock
+from cpinfra.worker.progress import process_state
+from cpinfra.worker.progress import progress_of
 
 
 def test_a_clock_counts_how_long_nothing_changed() -> None:
@@ -211,7 +210,7 @@ def test_a_suspended_supervisor_in_earnest() -> None:
 
     with forks.forked(watch) as pid:
         processes.wait_until(lambda: process_state(pid) == "T", "the stop")
-        stopped_s = deadlines.CLOCK_STEP_MAX_S + 0.1
+        stopped_s = CLOCK_STEP_MAX_S + 0.1
         moment = time.monotonic() + stopped_s
         processes.wait_until(lambda: time.monotonic() > moment, "a while")
         os.kill(pid, signal.SIGCONT)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import cpinfra
+import torch_alone
 from cpinfra.proof import delivery
 from cpinfra.proof.delivery import DeliveryError
 from cpinfra.proof.delivery import build_zip
@@ -29,6 +30,8 @@ from cpinfra.worker.channel import Reader
 SOURCE = Path(cpinfra.__file__).parent
 PROJECT = SOURCE.parents[1]
 CONFLICTING = ("checks", "comm", "probe", "cpinfra")
+PACKAGES = ("hardware", "node", "planning", "proof", "software", "worker")
+MODULES = ("files.py", "mesh.py", "outcome.py", "text.py")
 TOO_OLD = ("python2.7", "python3.5", "python3.6", "python3.7", "python3.8", "python3.9")
 NEWER = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14")
 
@@ -48,12 +51,12 @@ def main(argv):
 def small_source(tmp_path: Path) -> Path:
     """A package tree with the real start file and a worker that tells what it finds."""
     source = tmp_path / "small source" / "cpinfra"
-    for folder in ("worker", "proof", "cli"):
+    for folder in (*PACKAGES, "cli"):
         (source / folder).mkdir(parents=True)
         (source / folder / "__init__.py").touch()
     (source / "__init__.py").write_text('import click\n__version__ = "1.2.3"\n')
-    (source / "files.py").touch()
-    (source / "outcome.py").touch()
+    for name in MODULES:
+        (source / name).touch()
     (source / "proof" / "nothing.py").touch()
     (source / "cli" / "main.py").touch()
     (source / "worker" / "main.py").write_text(TELLING_WORKER)
@@ -93,20 +96,18 @@ def test_zip_holds_one_package_and_its_start(tmp_path: Path) -> None:
         names = archive.namelist()
 
     assert {name.split("/")[0] for name in names} == {"__main__.py", "_cpinfra_worker"}
-    assert {name.split("/")[1] for name in names if "/" in name} == {
-        "__init__.py",
-        "files.py",
-        "outcome.py",
-        "proof",
-        "worker",
-    }
+    inside = {name.split("/")[1] for name in names if "/" in name}
+    assert inside == {"__init__.py", *MODULES, *PACKAGES}
+    assert "_cpinfra_worker/software/models.py" in names
+    assert "_cpinfra_worker/software/requirements.py" not in names
     assert sorted(names) == names
     assert len(names) == len(set(names))
 
 
-def test_every_source_of_worker_and_proof_is_in_the_zip(tmp_path: Path) -> None:
-    """A file that is added to worker/ or proof/ is delivered, unchanged, without being named anywhere."""
-    sources = [path for part in ("worker", "proof") for path in (SOURCE / part).rglob("*.py")]
+def test_every_source_of_its_packages_is_in_the_zip(tmp_path: Path) -> None:
+    """A file that is added to one of them is delivered, unchanged, without being named anywhere."""
+    sources = [path for part in PACKAGES for path in (SOURCE / part).rglob("*.py")]
+    sources.remove(SOURCE / "software" / "requirements.py")
     with zipfile.ZipFile(build_zip(SOURCE, tmp_path)) as archive:
         packed = {name: archive.read(name) for name in archive.namelist()}
 
@@ -415,6 +416,7 @@ def test_names_of_the_user_are_not_in_the_way(hostile_python: Path, tmp_path: Pa
     """With a `checks`, `comm`, `probe`, `cpinfra` installed, ours come from the zip, theirs from theirs."""
     built = build_zip(SOURCE, tmp_path)
     names = ["outcome", "proof.delivery", "worker.channel", "worker.ledger", "worker.spec"]
+    names += ["node.main", "node.probe", "node.smoke_document", "hardware.by_torch", "software.models"]
     program = IMPORT_ALL.format(zip=str(built), names=names, conflicting=CONFLICTING)
 
     ended = run(hostile_python, "-c", program)
@@ -426,6 +428,21 @@ def test_names_of_the_user_are_not_in_the_way(hostile_python: Path, tmp_path: Pa
     assert all(file.startswith(f"{built}/") for file in told["ours"].values())
     assert told["theirs"] == {name: name for name in CONFLICTING}
     assert told["absent"] == ["click", "pydantic", "rich", "torch"]
+
+
+def test_ranks_run_beside_the_users_modules_of_our_names(tmp_path: Path) -> None:
+    """A whole smoke run, with torch, where `checks`, `comm`, `probe` and `cpinfra` are somebody else's."""
+    python = torch_alone.make(tmp_path / "theirs")
+    for name in CONFLICTING:
+        (torch_alone.site_of(python) / name).mkdir()
+        (torch_alone.site_of(python) / name / "__init__.py").write_text("raise ImportError('theirs')\n")
+    built = build_zip(SOURCE, tmp_path)
+
+    options = ("--world-size", 2, "--device", "cpu", "--only", "p2p.ring", "--only", "dtensor.roundtrip_1d")
+    ended = torch_alone.run(python, built, "smoke", *options, cwd=tmp_path)
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "verdict: rehearsed, scope rehearsal" in ended.stdout
 
 
 def test_wheel_ships_the_zip_of_its_sources(tmp_path: Path) -> None:

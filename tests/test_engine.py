@@ -24,7 +24,7 @@ from cpinfra.proof import deadlines
 from cpinfra.proof import delivery
 from cpinfra.proof.environment import zygote_environment
 from cpinfra.proof.startup import Startup
-from cpinfra.proof.zygote import Zygote
+from cpinfra.proof.zygote import ZygoteProcess
 from cpinfra.worker import node_local
 from cpinfra.worker.ledger import Ledger
 from cpinfra.worker.ledger import create
@@ -393,7 +393,7 @@ def test_what_is_said_together_with_hello_is_not_lost(tmp_path: Path) -> None:
     """A zygote that has said all before the supervisor first listens is heard out, and in order."""
     worker = delivery.build_zip(engine.PACKAGE, tmp_path)
     environment = zygote_environment(os.environ, "c" * 16, gpu_uuids=())
-    zygote = Zygote(sys.executable, worker, environment, "c" * 16, tmp_path / "log")
+    zygote = ZygoteProcess(sys.executable, worker, environment, "c" * 16, tmp_path / "log")
     try:
         # hello has some 60 bytes, software over 300; each is written at once.
         processes.wait_until(lambda: _bytes_waiting(zygote) > 200, "hello and software in the pipe")
@@ -405,7 +405,7 @@ def test_what_is_said_together_with_hello_is_not_lost(tmp_path: Path) -> None:
         assert zygote.close(hurry=True) == []
 
 
-def _bytes_waiting(zygote: Zygote) -> int:
+def _bytes_waiting(zygote: ZygoteProcess) -> int:
     count = array.array("i", [0])
     fcntl.ioctl(zygote._events_fd, termios.FIONREAD, count)
     return count[0]

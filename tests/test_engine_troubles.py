@@ -15,7 +15,7 @@ import processes
 from cpinfra.outcome import Finding
 from cpinfra.outcome import Severity
 from cpinfra.proof import catalogue
-from cpinfra.proof.zygote import Zygote
+from cpinfra.proof.zygote import ZygoteProcess
 
 ALL_REDUCE = "collective.all_reduce"
 ALL_PASS = {info.id: "pass" for info in catalogue.catalogue() if info.id.startswith("collective.")}
@@ -178,12 +178,12 @@ def test_processes_that_do_not_die_are_in_the_findings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What SIGKILL does not end is told, and nothing is proven beside it."""
-    whole = Zygote.close
+    whole = ZygoteProcess.close
 
-    def close(self: Zygote, *, hurry: bool) -> list[int]:
+    def close(self: ZygoteProcess, *, hurry: bool) -> list[int]:
         return [*whole(self, hurry=hurry), 4242]
 
-    monkeypatch.setattr(Zygote, "close", close)
+    monkeypatch.setattr(ZygoteProcess, "close", close)
     ran = engine.prove(tmp_path, only=ALL_REDUCE)
 
     (found,) = blocking(ran)

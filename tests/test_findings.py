@@ -9,6 +9,7 @@ import pytest
 from cpinfra.outcome import Finding
 from cpinfra.outcome import Severity
 from cpinfra.proof import findings
+from cpinfra.proof import run_findings
 from cpinfra.proof.environment import HARDENING
 from cpinfra.proof.environment import zygote_environment
 from cpinfra.worker.processes import COOKIE_VARIABLE
@@ -33,10 +34,10 @@ def every(python: str) -> dict[str, Finding]:
         "torch-no-distributed": findings.import_failed(python, BUILT_WITHOUT),
         "torch-import-died": findings.import_died(python, "SIGSEGV", ""),
         "torch-import-hung": findings.import_hung(python, "torch", 20.4, True, "File x, line 1"),
-        "fork-unsafe": findings.fork_unsafe(python, ["2 threads beside the main one: a, b"]),
-        "node-folder-no-room": findings.no_room(python, "/dev/shm: No space left on device"),
-        "zygote-died": findings.zygote_died(python, "SIGKILL", "last words"),
-        "cpinfra-bug": findings.worker_bug(python, "Traceback"),
+        "fork-unsafe": run_findings.fork_unsafe(python, ["2 threads beside the main one: a, b"]),
+        "node-folder-no-room": run_findings.no_room(python, "/dev/shm: No space left on device"),
+        "zygote-died": run_findings.zygote_died(python, "SIGKILL", "last words"),
+        "cpinfra-bug": run_findings.worker_bug(python, "Traceback"),
     }
 
 
@@ -95,7 +96,7 @@ def test_foreign_output_is_quoted_by_its_end() -> None:
 
 def test_a_run_folder_that_filled_up_is_a_warning() -> None:
     """It changes no outcome, and lists each trouble."""
-    finding = findings.logs_incomplete(["/a: No space left on device", "/b: Read-only file system"])
+    finding = run_findings.logs_incomplete(["/a: No space left on device", "/b: Read-only file system"])
 
     assert finding.severity is Severity.WARNING
     assert finding.got == "/a: No space left on device; /b: Read-only file system"

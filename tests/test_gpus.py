@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,13 +23,16 @@ from hypothesis import strategies as st
 
 import forks
 import processes
+from cpinfra import report
 from cpinfra.hardware import child
 from cpinfra.hardware import gpus
 from cpinfra.hardware import nvml
+from cpinfra.hardware import nvml_child
 from cpinfra.hardware import visible
 from cpinfra.hardware.gpus import GpuAnswer
 from cpinfra.hardware.gpus import Unavailable
 from cpinfra.hardware.visible import Listed
+from cpinfra.report import GpuFacts
 
 UUIDS = ("GPU-aaaa0000-1111", "GPU-aaaa2222-3333", "GPU-bbbb4444-5555")
 ENVIRONMENT = {"PATH": os.environ.get("PATH", "")}
@@ -54,7 +59,8 @@ def gpu(index: int, **changes: Any) -> dict[str, Any]:
         "index": index,
         "uuid": UUIDS[index],
         "name": "H200",
-        "bus_id": f"0000:0{index}:00.0",
+        "bus_id": f"00000000:0{index}:00.0",
+        "compute_capability": "9.0",
         "memory_total_mib": 143771,
         "memory_used_mib": 4,
         "processes": 0,
@@ -77,21 +83,31 @@ def ask(machine: Path) -> Ask:
     """Ask a child with this source, or one that writes this document, which GPUs may be used."""
 
     def usable(
-        source: str | Mapping[str, Any], environment: Mapping[str, str] | None = None, timeout_s: float = 20
+        source: str | Mapping[str, Any],
+        environment: Mapping[str, str] | None = None,
+        timeout_s: float = 20,
+        *,
+        show_hidden: bool = False,
     ) -> GpuAnswer:
         if not isinstance(source, str):
             source = f"print({json.dumps(source)!r}, end='')"
         script = machine / "child.py"
         script.write_text(source)
         argv = [sys.executable, "-I", str(script)]
-        return gpus.usable_gpus({**ENVIRONMENT, **(environment or {})}, timeout_s, argv=argv, root=machine)
+        return gpus.usable_gpus(
+            {**ENVIRONMENT, **(environment or {})},
+            timeout_s,
+            argv=argv,
+            root=machine,
+            show_hidden=show_hidden,
+        )
 
     return usable
 
 
 def document(*entries: Mapping[str, Any]) -> dict[str, Any]:
     """What the child writes."""
-    return {"driver_version": "580.1", "gpus": list(entries)}
+    return {"driver_version": "580.1", "cuda_driver": "13.0", "gpus": list(entries)}
 
 
 class TestFree:
@@ -170,6 +186,326 @@ class TestFree:
         assert answer.state == "gpus"
         assert isinstance(answer.gpus[0].memory_total_mib, Unavailable)
         assert isinstance(answer.gpus[0].memory_used_mib, Unavailable)
+
+
+def state_of(answer: GpuAnswer) -> list[tuple[int, str, tuple[str, ...]]]:
+    """How each GPU that shows was found."""
+    return [(gpu.index, gpu.state, gpu.reasons) for gpu in answer.shown]
+
+
+class TestShown:
+    """Every GPU that the driver shows, whoever may use it."""
+
+    def test_all_are_described(self, ask: Ask, machine: Path) -> None:
+        """What NVML and sysfs say of each, one of them busy and of another kind."""
+        plug(machine, ("0000:00:00.0", "0x10de", "0x030200"), ("0001:af:00.0", "0x10de", "0x030200"))
+        for address, node in (("0000:00:00.0", "1"), ("0001:af:00.0", "0")):
+            (machine / "sys/bus/pci/devices" / address / "numa_node").write_text(f"{node}\n")
+        other = gpu(1, name="A40", compute_capability="8.6", bus_id="00000001:AF:00.0", processes=3)
+        answer = ask(document(gpu(0), other))
+
+        assert [shown.facts() for shown in answer.shown] == [
+            {
+                "index": 0,
+                "uuid": UUIDS[0],
+                "name": "H200",
+                "compute_capability": "9.0",
+                "memory_total_mib": 143771,
+                "memory_used_mib": 4,
+                "state": "free",
+                "reasons": [],
+                "numa_node": 1,
+                "pci_bus_id": "0000:00:00.0",
+                "mig": False,
+            },
+            {
+                "index": 1,
+                "uuid": UUIDS[1],
+                "name": "A40",
+                "compute_capability": "8.6",
+                "memory_total_mib": 143771,
+                "memory_used_mib": 4,
+                "state": "busy",
+                "reasons": ["it runs 3 compute process(es), 4 MiB used"],
+                "numa_node": 0,
+                "pci_bus_id": "0001:af:00.0",
+                "mig": False,
+            },
+        ]
+        assert answer.cuda_driver == "13.0"
+
+    def test_the_facts_fit_the_report(self, ask: Ask) -> None:
+        """Of a GPU that answers, of one that could not say much, and of one that is lost."""
+        vague = dict.fromkeys(("compute_capability", "memory_total_mib", "memory_used_mib", "mig", "bus_id"))
+        answer = ask(document(gpu(0), gpu(1, **vague), {"index": 2, "error": "GPU is lost"}))
+        facts = [GpuFacts.model_validate(shown.facts()) for shown in answer.shown]
+
+        assert [fact.index for fact in facts] == [0, 1, 2]
+        assert all(isinstance(fact.numa_node, report.Unavailable) for fact in facts)
+
+    def test_what_cannot_be_told_is_unavailable(self, ask: Ask) -> None:
+        """Each with the reason; no MIG question means no MIG mode."""
+        vague = dict.fromkeys(("compute_capability", "memory_total_mib", "memory_used_mib", "mig", "bus_id"))
+        (shown,) = ask(document(gpu(0, **vague))).shown
+
+        assert shown.compute_capability == Unavailable(why="the driver does not say")
+        assert shown.memory_total_mib == Unavailable(why="the driver cannot say (unified memory)")
+        assert shown.pci_bus_id == shown.numa_node == Unavailable(why="NVML gives no PCI address")
+        assert shown.mig is False
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [("-1", "the firmware names no NUMA node for it"), ("", "holds no number"), (None, "No such file")],
+    )
+    def test_no_numa_node_is_unavailable(self, ask: Ask, machine: Path, text: str | None, why: str) -> None:
+        """The kernel's -1, an empty file and no file are three reasons, and never a node."""
+        folder = machine / "sys/bus/pci/devices/0000:00:00.0"
+        folder.mkdir(parents=True)
+        if text is not None:
+            (folder / "numa_node").write_text(f"{text}\n")
+        (shown,) = ask(document(gpu(0))).shown
+
+        assert isinstance(shown.numa_node, Unavailable)
+        assert why in shown.numa_node.why
+
+    def test_all_reasons_at_once(self, ask: Ask) -> None:
+        """Two obstacles and use by others: none hides another, and the obstacles decide."""
+        answer = ask(document(gpu(0, mig=True, compute_mode=2, processes=1), gpu(1)))
+
+        (_, state, reasons), second = state_of(answer)
+        assert state == "unusable"
+        assert [reason.split(",")[0] for reason in reasons] == [
+            "MIG mode is on",
+            "its compute mode is Prohibited (nvidia-smi -c 0 resets it)",
+            "it runs 1 compute process(es)",
+        ]
+        assert second == (1, "free", ())
+        assert [shown.mig for shown in answer.shown] == [True, False]
+
+    def test_use_that_could_not_be_told_is_not_free(self, ask: Ask) -> None:
+        """Neither processes nor memory can be read."""
+        ((_, state, (reason,)),) = state_of(ask(document(gpu(0, processes=None, memory_used_mib=None))))
+
+        assert state == "busy"
+        assert reason.startswith("whether it is in use could not be told")
+
+    def test_a_lost_gpu_keeps_what_it_said_before(self, ask: Ask) -> None:
+        """It stands in its place with UUID and address, and the rest is unavailable for the same reason."""
+        lost = {"index": 0, "error": "GPU is lost", "uuid": UUIDS[0], "bus_id": "00000000:17:00.0"}
+        first, second = ask(document(gpu(1), lost)).shown
+
+        assert (first.index, first.state, first.reasons) == (0, "unusable", ("does not answer: GPU is lost",))
+        assert (first.uuid, first.pci_bus_id) == (UUIDS[0], "0000:17:00.0")
+        assert first.name == first.mig == Unavailable(why="the GPU does not answer: GPU is lost")
+        assert second.state == "free"
+
+    def test_those_that_are_left_out_show_as_they_were_found(self, ask: Ask) -> None:
+        """Free stays free and busy stays busy, each with the reason why no run uses it besides."""
+        answer = ask(document(gpu(0, processes=1), gpu(1), gpu(2)), {visible.VARIABLE: "1"})
+        reason = "not named by CUDA_VISIBLE_DEVICES='1', so no run of ours uses it"
+
+        assert [found.index for found in answer.gpus] == [1]
+        assert state_of(answer) == [
+            (0, "busy", ("it runs 1 compute process(es), 4 MiB used", reason)),
+            (1, "free", ()),
+            (2, "free", (reason,)),
+        ]
+
+    def test_one_that_is_named_in_vain_is_not_called_unnamed(self, ask: Ask) -> None:
+        """CUDA stops at the 7, so what follows is named and yet left out."""
+        answer = ask(document(gpu(0), gpu(1)), {visible.VARIABLE: "0,7,1"})
+        reason = (
+            "not among those that CUDA takes from CUDA_VISIBLE_DEVICES='0,7,1', so no run of ours uses it"
+        )
+
+        assert state_of(answer) == [(0, "free", ()), (1, "free", (reason,))]
+
+    def test_a_value_that_names_nothing_still_shows_all(self, ask: Ask) -> None:
+        """An error for whoever wants to run, and the machine as it is."""
+        answer = ask(document(gpu(0), gpu(1)), {visible.VARIABLE: "0,0"})
+        reason = "CUDA_VISIBLE_DEVICES='0,0' names no GPU that a run of ours could use"
+
+        assert answer.state == "error"
+        assert state_of(answer) == [(0, "free", (reason,)), (1, "free", (reason,))]
+        assert (answer.driver_version, answer.cuda_driver) == ("580.1", "13.0")
+
+    def test_hidden_ones_are_shown_on_request(self, ask: Ask) -> None:
+        """The state stays `hidden`; without the request no driver is called (see TestNamed)."""
+        answer = ask(document(gpu(0)), {visible.VARIABLE: ""}, show_hidden=True)
+
+        assert (answer.state, answer.gpus, answer.driver_version) == ("hidden", (), "580.1")
+        assert state_of(answer) == [(0, "free", ("CUDA_VISIBLE_DEVICES='' hides every GPU",))]
+
+    def test_hidden_ones_of_a_hung_driver(self, ask: Ask) -> None:
+        """Whoever asks to be shown what is there learns that the driver hangs."""
+        answer = ask("import time; time.sleep(600)", {visible.VARIABLE: ""}, timeout_s=0.3, show_hidden=True)
+
+        assert (answer.state, answer.shown) == ("hung", ())
+
+    @pytest.mark.parametrize("state", ["none", "hung", "no-driver"])
+    def test_without_gpus_nothing_shows(self, ask: Ask, state: str) -> None:
+        """Zero GPUs, a hanging driver and no driver stay three answers; versions say why there is none."""
+        no_driver = {"error": {"code": "NVML_ERROR_DRIVER_NOT_LOADED", "text": "t"}}
+        sources = {"none": document(), "hung": "import time; time.sleep(600)", "no-driver": no_driver}
+        answer = ask(sources[state], timeout_s=0.5 if state == "hung" else 20)
+
+        assert (answer.state, answer.shown) == (state, ())
+        assert (answer.cuda_driver == "13.0") == (state == "none")
+        if state == "hung":
+            hung = Unavailable(why="the NVIDIA driver did not answer within 0.5 s")
+            assert answer.driver_version == answer.cuda_driver == hung
+
+    def test_no_libcuda_leaves_its_version_unavailable(self, ask: Ask) -> None:
+        """NVML without the compute library: the GPUs are told all the same."""
+        answer = ask({**document(gpu(0)), "cuda_driver": None})
+
+        assert answer.state == "gpus"
+        assert isinstance(answer.cuda_driver, Unavailable)
+        assert "libcuda.so.1" in answer.cuda_driver.why
+
+
+class TestBusId:
+    """NVML's address and sysfs' are two spellings of one."""
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("00000000:17:00.0", "0000:17:00.0"),
+            ("0000:17:00.0", "0000:17:00.0"),
+            ("00000001:AF:1F.7", "0001:af:1f.7"),
+            ("00010000:E1:00.0", "10000:e1:00.0"),
+            ("17:00.0", None),
+            ("0000:17:00.9", None),
+            ("", None),
+            (None, None),
+        ],
+    )
+    def test_spellings(self, text: str | None, expected: str | None) -> None:
+        """Four digits of domain, more only where they are needed; anything else is no address."""
+        assert nvml.sysfs_bus_id(text) == expected
+
+    @given(st.integers(0, 0xFFFFFFFF), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7))
+    def test_numbers_are_kept(self, domain: int, bus: int, device: int, function: int) -> None:
+        """What is written back is the same address."""
+        got = nvml.sysfs_bus_id(f"{domain:08X}:{bus:02X}:{device:02X}.{function:X}")
+
+        assert got == f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
+
+
+class FakeNvml:
+    """An NVML of two GPUs: all that nvml_child.py may call, and nothing else."""
+
+    NVML_DEVICE_MIG_ENABLE = 1
+    nvmlMemory_v2 = 2  # noqa: N815
+    NVMLError = type("NVMLError", (Exception,), {})
+    NVMLError_NotSupported = type("NVMLError_NotSupported", (NVMLError,), {})
+    NVMLError_FunctionNotFound = type("NVMLError_FunctionNotFound", (NVMLError,), {})
+
+    def __init__(self, *, cuda_driver: int | None = 13000, lost_at: str = "") -> None:
+        self.cuda_driver = cuda_driver
+        self.lost_at = lost_at
+
+    def nvmlInit(self) -> None:  # noqa: N802 (NVML's own names)
+        """Nothing to do."""
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:  # noqa: N802
+        """As a number, or a library that is not there."""
+        if self.cuda_driver is None:
+            raise self.NVMLError("Shared library not found")
+        return self.cuda_driver
+
+    def __getattr__(self, name: str) -> Any:
+        answers = {
+            "nvmlDeviceGetCount": 2,
+            "nvmlSystemGetDriverVersion": b"580.1",
+            "nvmlDeviceGetHandleByIndex": object(),
+            "nvmlDeviceGetUUID": "GPU-1",
+            "nvmlDeviceGetPciInfo": SimpleNamespace(busId=b"00000000:17:00.0"),
+            "nvmlDeviceGetName": "H200",
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=2 << 30, used=5 << 20),
+            "nvmlDeviceGetCudaComputeCapability": (9, 0),
+            "nvmlDeviceGetComputeRunningProcesses": [],
+            "nvmlDeviceGetComputeMode": 0,
+        }
+        if name == self.lost_at:
+            return self.lost
+        return lambda *_, **__: answers[name]
+
+    def lost(self, *_: Any, **__: Any) -> Any:
+        """The GPU fell off the bus."""
+        raise self.NVMLError("GPU is lost")
+
+    def nvmlDeviceGetMigMode(self, handle: object) -> Any:  # noqa: N802
+        """A model without MIG."""
+        raise self.NVMLError_NotSupported("Not Supported")
+
+
+class TestNvmlChild:
+    """What our own child makes of NVML's answers."""
+
+    def test_it_writes_what_is_read(self) -> None:
+        """Every field of the document, in the units it is read in."""
+        answer = nvml_child._answer(FakeNvml())
+
+        assert (answer["driver_version"], answer["cuda_driver"]) == ("580.1", "13.0")
+        assert answer["gpus"][1] == {
+            "index": 1,
+            "uuid": "GPU-1",
+            "bus_id": "00000000:17:00.0",
+            "name": "H200",
+            "compute_capability": "9.0",
+            "memory_total_mib": 2048,
+            "memory_used_mib": 5,
+            "processes": 0,
+            "mig": None,
+            "compute_mode": 0,
+        }
+        assert nvml._machine_from(json.loads(json.dumps(answer))).seen[1].bus_id == "0000:17:00.0"
+
+    @pytest.mark.parametrize(("number", "text"), [(12040, "12.4"), (11080, "11.8"), (None, None)])
+    def test_version_of_cuda(self, number: int | None, text: str | None) -> None:
+        """Thousands and tens; no library is null and does not spoil the rest."""
+        answer = nvml_child._answer(FakeNvml(cuda_driver=number))
+
+        assert answer["cuda_driver"] == text
+        assert len(answer["gpus"]) == 2
+
+    @pytest.mark.parametrize(
+        ("lost_at", "known"),
+        [
+            ("nvmlDeviceGetHandleByIndex", ["index", "error"]),
+            ("nvmlDeviceGetMemoryInfo", ["index", "uuid", "bus_id", "name", "error"]),
+        ],
+    )
+    def test_a_lost_gpu(self, lost_at: str, known: list[str]) -> None:
+        """What it said before is kept, beside the error."""
+        answer = nvml_child._answer(FakeNvml(lost_at=lost_at))
+
+        assert list(answer["gpus"][0]) == known
+        assert answer["gpus"][0]["error"] == "GPU is lost"
+        assert nvml._machine_from(answer).silent[0].reason == "does not answer: GPU is lost"
+
+    def test_it_runs_from_a_zip(self, tmp_path: Path) -> None:
+        """There its file has no path: it starts all the same, and says what it found."""
+        folder = Path(nvml.__file__).parents[1]
+        archive = tmp_path / "worker.zip"
+        with zipfile.ZipFile(archive, "w") as packed:
+            packed.writestr("inside/__init__.py", "")
+            for path in sorted((folder / "hardware").glob("*.py")):
+                packed.write(path, f"inside/hardware/{path.name}")
+        source = (
+            f"import sys; sys.path.insert(0, {str(archive)!r})\n"
+            "from inside.hardware import child, nvml\n"
+            "answer = child.ask(nvml._command(), environment={}, timeout_s=20)\n"
+            "sys.stdout.write(answer.state + ' ' + answer.stdout.decode())\n"
+        )
+        got = subprocess.run(
+            [sys.executable, "-I", "-c", source], capture_output=True, timeout=60, check=True
+        )
+
+        state, _, text = got.stdout.decode().partition(" ")
+        assert state == "exited"
+        assert {"gpus", "error"} & set(json.loads(text))
 
 
 class TestNoAnswer:
@@ -267,7 +603,15 @@ class TestNoAnswer:
         assert answer.remedy
 
     @pytest.mark.parametrize(
-        "changes", [{"uuid": None}, {"index": "0"}, {"processes": True}, {"memory_used_mib": 1.5}, {"mig": 0}]
+        "changes",
+        [
+            {"uuid": None},
+            {"index": "0"},
+            {"processes": True},
+            {"memory_used_mib": 1.5},
+            {"mig": 0},
+            {"bus_id": 7},
+        ],
     )
     def test_a_wrong_type_is_no_answer(self, ask: Ask, changes: dict[str, Any]) -> None:
         """A field of another type is not guessed at."""

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import cpinfra
+from cpinfra.proof import delivery
 
 SOURCE = Path(cpinfra.__file__).parent
 STDLIB = sys.stdlib_module_names
@@ -24,10 +25,12 @@ STDLIB = sys.stdlib_module_names
 SHARED = (
     "channel",
     "checks",
+    "children",
     "injection",
     "ledger",
     "node_local",
     "processes",
+    "progress",
     "registry",
     "signals",
     "spec",
@@ -143,6 +146,70 @@ def test_proof_imports_the_standard_library_and_what_the_zip_holds() -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("package", ["planning", "node"])
+def test_what_runs_on_a_node_needs_nothing_installed(package: str) -> None:
+    """The zip holds it too: relative imports, and none of what needs pydantic, jinja2, rich or packaging."""
+    modules = modules_below(f"cpinfra.{package}")
+    software = [
+        f"cpinfra.software.{name}"
+        for name in ("consistency", "interpreters", "model_findings", "models", "why")
+    ]
+    ours = [
+        *(f"cpinfra.{name}." for name in ("planning", "hardware", "proof")),
+        *(["cpinfra.node.", "cpinfra.node", "cpinfra.__version__"] if package == "node" else []),
+        *("cpinfra.mesh", "cpinfra.outcome", "cpinfra.text", "cpinfra.files", "cpinfra.planning"),
+        *software,
+    ]
+    found = [line for module in modules for line in strangers(module, third_party=[], ours=ours)]
+
+    assert len(modules) >= 4
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("name", "third_party"),
+    [
+        ("build", []),
+        ("inventory", []),
+        ("recheck", []),
+        ("judging", []),
+        ("record", ["jinja2", "pydantic"]),
+        ("report", ["pydantic"]),
+    ],
+)
+def test_each_part_imports_only_what_it_is_there_for(name: str, third_party: list[str]) -> None:
+    """What judges a proof asks others for a report; only they know the libraries that it is made with."""
+    modules = modules_below(f"cpinfra.{name}") if source_of(f"cpinfra.{name}").parent.name == name else []
+    found = []
+    for module in modules or [f"cpinfra.{name}"]:
+        found += strangers(module, third_party=third_party, ours=["cpinfra."])
+
+    assert [line for line in found if "imports cpinfra" not in line] == []
+
+
+def in_the_zip() -> list[str]:
+    """Dotted names of all that is delivered, as `delivery` names it."""
+    paths = {path for part in delivery.PARTS for path in SOURCE.glob(part)}
+    kept = [path for path in paths if path.relative_to(SOURCE).as_posix() not in delivery.LEFT_OUT]
+    names = (".".join(path.relative_to(SOURCE.parent).with_suffix("").parts) for path in sorted(kept))
+    return [name.removesuffix(".__init__") for name in names]
+
+
+def test_the_zip_imports_nothing_that_it_does_not_hold() -> None:
+    """Of ours only what is delivered with it; of others torch, and NVML's module where it is at hand."""
+    modules = [name for name in in_the_zip() if name != "cpinfra.worker.zip_main"]
+    third_party = {"cpinfra.hardware.nvml_child": ["pynvml"]}
+    ours = [*modules, "cpinfra", "cpinfra.__version__"]
+    found: list[str] = []
+    for module in modules:
+        torch = ["torch"] if module.startswith("cpinfra.worker.") else []
+        found += strangers(module, third_party=third_party.get(module, torch), ours=ours)
+
+    assert {"cpinfra.node.main", "cpinfra.hardware.gpus", "cpinfra.software.why"} <= set(modules)
+    assert "cpinfra.software.requirements" not in modules
+    assert found == []
+
+
 def test_worker_imports_torch_the_standard_library_and_itself() -> None:
     """Whatever the target interpreter has besides torch, the worker does not ask for it."""
     modules = [name for name in modules_below("cpinfra.worker") if name != "cpinfra.worker.zip_main"]
@@ -220,7 +287,8 @@ def test_only_proof_software_and_launch_look_into_worker() -> None:
     """The linter says the same, of the modules that it lists: here none is left out."""
     imports = {module: [name for name, _ in imports_in(module)] for module in modules_below("cpinfra")}
 
-    assert "cpinfra.asked" in imports
+    for package in ("planning.asked", "judging.store", "node.job", "record.docs", "inventory", "recheck"):
+        assert f"cpinfra.{package}" in imports
     assert "cpinfra.worker.injection" in imports["cpinfra.proof.faults"]
     assert importers_of_worker(imports) == []
 
@@ -228,9 +296,14 @@ def test_only_proof_software_and_launch_look_into_worker() -> None:
 def test_an_importer_of_worker_is_found() -> None:
     """Both a module of the top level and one below it, and none that may."""
     worker = ["cpinfra.worker.injection"]
-    imports = {"cpinfra.asked": worker, "cpinfra.cli.prove": worker, "cpinfra.proof.faults": worker}
+    imports = {
+        "cpinfra.inventory": worker,
+        "cpinfra.cli.prove": worker,
+        "cpinfra.node.job": worker,
+        "cpinfra.proof.faults": worker,
+    }
 
-    assert importers_of_worker(imports) == ["cpinfra.asked", "cpinfra.cli.prove"]
+    assert importers_of_worker(imports) == ["cpinfra.cli.prove", "cpinfra.inventory", "cpinfra.node.job"]
 
 
 def test_start_of_the_zip_imports_what_python_2_has() -> None:

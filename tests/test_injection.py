@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import forks
 import processes
-from cpinfra.proof.deadlines import process_state
 from cpinfra.worker.control import FIRES_AT_CALL
 from cpinfra.worker.control import Control
 from cpinfra.worker.control import InjectedError
@@ -21,6 +20,7 @@ from cpinfra.worker.injection import DATA_TWINS
 from cpinfra.worker.injection import Injection
 from cpinfra.worker.injection import InjectionError
 from cpinfra.worker.injection import parse
+from cpinfra.worker.progress import process_state
 from cpinfra.worker.spec import GenerationSpec
 
 WORLD = 4

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 import forks
 import processes
-from cpinfra.proof.deadlines import process_state
 from cpinfra.worker import ledger as book
 from cpinfra.worker.ledger import RECORDS_PER_RANK
 from cpinfra.worker.ledger import Kind
@@ -28,6 +27,7 @@ from cpinfra.worker.ledger import LedgerError
 from cpinfra.worker.ledger import Pen
 from cpinfra.worker.ledger import Phase
 from cpinfra.worker.ledger import Stage
+from cpinfra.worker.progress import process_state
 
 WORLD = 3
 DIGEST = bytes(range(32))

@@ -19,9 +19,9 @@ import pytest
 import engine
 import forks
 import processes as watched
-from cpinfra.proof.deadlines import process_state
 from cpinfra.worker import processes
 from cpinfra.worker.processes import COOKIE_VARIABLE
+from cpinfra.worker.progress import process_state
 
 COOKIE = secrets.token_hex(8)
 WITHIN_S = 10.0

@@ -12,7 +12,7 @@ import processes
 from cpinfra import report
 from cpinfra.cli import render
 from cpinfra.cli import summary
-from cpinfra.conclude import ProveAnswer
+from cpinfra.judging.store import Answer
 from cpinfra.outcome import ExitCode
 from cpinfra.outcome import Finding
 from cpinfra.outcome import Scope
@@ -63,14 +63,12 @@ def answer(
     code: ExitCode = ExitCode.FAILED,
     path: Path | None = Path("/runs/1/report.json"),
     **parts: Any,
-) -> ProveAnswer:
+) -> Answer:
     """What the proof came to, with these sections."""
     why = report.Unavailable(unavailable="why")
     whole: dict[str, Any] = {
         "verdict": verdict.value,
         "scope": "rehearsal",
-        "created": report.now(),
-        "tool": report.tool(),
         "plan": report.Plan(gpus_free=why, configs=[], chosen=None, slots=why),
         "hardware": why,
         "software": report.software_from("/p", {}, missing="m"),
@@ -82,11 +80,11 @@ def answer(
         "blocking": [],
         "logs": [],
     }
-    made = report.ProveReport(**{**whole, **parts})
-    return ProveAnswer(verdict=verdict, scope=Scope.REHEARSAL, exit_code=code, report=made, report_path=path)
+    made = report.Report.made(**{**whole, **parts})
+    return Answer(verdict=verdict, scope=Scope.REHEARSAL, exit_code=code, report=made, report_path=path)
 
 
-def shown(made: ProveAnswer, *, brief: bool = False) -> list[str]:
+def shown(made: Answer, *, brief: bool = False) -> list[str]:
     """The summary as plain lines."""
     return [line.text for line in summary.of(made, brief=brief)]
 

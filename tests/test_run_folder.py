@@ -498,6 +498,7 @@ def test_the_lock_is_on_the_folder_and_goes_with_the_run(folder: RunFolder) -> N
     with pytest.raises(BlockingIOError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert [path.name for path in folder.path.iterdir()] == ["stages.jsonl"]
+    assert folder._lock is not None
     assert not os.get_inheritable(folder._lock)
 
     other = create(None, {})

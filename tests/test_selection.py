@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from cpinfra import selection
 from cpinfra.mesh import Mesh
 from cpinfra.mesh import UsageProblem
 from cpinfra.mesh import choose
+from cpinfra.planning import selection
 from cpinfra.proof.catalogue import SEED
 from cpinfra.proof.catalogue import CheckInfo
 from cpinfra.proof.catalogue import catalogue

@@ -7,9 +7,11 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +20,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from cpinfra.report.convert import software_from
+from cpinfra.worker import children
 from cpinfra.worker import software
 
 SOURCES = Path(software.__file__).parents[2]
@@ -120,6 +124,8 @@ def test_a_function_is_traced_to_the_object_that_holds_it() -> None:
 IN_SCOPE = """
 import ctypes, json, sys
 ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
+from cpinfra.report.convert import software_from
+from cpinfra.worker import children
 from cpinfra.worker import software
 print(json.dumps(software._loaded_nccl()))
 """
@@ -180,6 +186,7 @@ def test_a_cpu_build_has_neither_nccl_nor_architectures(monkeypatch: pytest.Monk
     assert told["backends"] == {"gloo": dist.is_gloo_available(), "nccl": False}
     assert (told["python"], told["python_version"]) == (sys.executable, platform.python_version())
     assert (told["torch"], told["torch_path"]) == (torch.__version__, str(Path(torch.__file__).parent))
+    assert [file["what"] for file in told["files"]] == ["torch"]
 
 
 def test_architectures_are_asked_for_in_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,3 +210,157 @@ def test_architectures_that_could_not_be_asked_for_are_unknown_and_not_none(
     monkeypatch.setattr(torch._C, "_cuda_getArchFlags", lambda: os._exit(1), raising=False)
 
     assert software._arch_list() is None
+
+
+# ------------------------------------------------------------------------------------- the driver
+
+
+@pytest.fixture
+def cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch that was built for CUDA, as far as it says."""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], Any]], None]:
+    """Has the driver's library loaded by this function; all others stay as they are."""
+
+    def _driver(load: Callable[[str], Any]) -> None:
+        real = ctypes.CDLL
+
+        def load_any(name: Any, *rest: Any, **options: Any) -> Any:
+            return load(name) if name == "libcuda.so.1" else real(name, *rest, **options)
+
+        monkeypatch.setattr(ctypes, "CDLL", load_any)
+
+    return _driver
+
+
+Driver = Callable[[Callable[[str], Any]], None]
+
+
+def libcuda(number: int, status: int = 0) -> Any:
+    """A driver's library whose `cuDriverGetVersion` answers this."""
+
+    def get_version(into: Any) -> int:
+        into[0] = number
+        return status
+
+    return SimpleNamespace(cuDriverGetVersion=_GET_VERSION(get_version))
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(13000, "13.0"), (12040, "12.4"), (12080, "12.8"), (11080, "11.8"), (13020, "13.2")]
+)
+def test_the_number_of_the_drivers_cuda_is_decoded(
+    driver: Driver, cuda_build: None, number: int, text: str
+) -> None:
+    """As cuda.h packs it: major times 1000, minor times 10."""
+    driver(lambda _: libcuda(number))
+
+    assert software._cuda_driver() == text
+
+
+def no_library(name: str) -> Any:
+    """As on a host without a driver."""
+    raise OSError(f"{name}: cannot open shared object file")
+
+
+@pytest.mark.parametrize("load", [no_library, lambda _: SimpleNamespace()], ids=["absent", "another-library"])
+def test_without_a_driver_there_is_no_version_of_it(
+    driver: Driver, cuda_build: None, load: Callable[[str], Any]
+) -> None:
+    """Neither where the library is absent nor where it is not the driver's."""
+    driver(load)
+
+    assert software._cuda_driver() is None
+
+
+def test_a_driver_that_answers_with_an_error_is_unavailable(driver: Driver, cuda_build: None) -> None:
+    """A stub library, which CUDA's toolkit brings, answers 34."""
+    driver(lambda _: libcuda(0, status=34))
+
+    assert software._cuda_driver() == {"unavailable": "cuDriverGetVersion answered error 34"}
+
+
+def kill_own_process(_: str) -> Any:
+    """As a library may whose kernel module is another."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for_ever(_: str) -> Any:
+    """As a driver may."""
+    while True:
+        signal.pause()
+
+
+@pytest.mark.parametrize(("load", "how"), [(kill_own_process, "SIGKILL"), (wait_for_ever, "hung")])
+def test_a_driver_that_dies_or_hangs_does_so_in_a_child(
+    monkeypatch: pytest.MonkeyPatch, driver: Driver, cuda_build: None, load: Callable[[str], Any], how: str
+) -> None:
+    """Then it is unavailable and not absent."""
+    driver(load)
+    monkeypatch.setattr(software, "_DRIVER_S", 0.5)
+
+    told = software._cuda_driver()
+
+    assert told == {"unavailable": f"a child that asked libcuda.so.1 for its version ended: {how}"}
+
+
+@pytest.mark.parametrize(("is_there", "text"), [(False, None), (True, "12.8")])
+def test_a_cpu_build_asks_only_where_a_driver_is(
+    monkeypatch: pytest.MonkeyPatch, driver: Driver, tmp_path: Path, is_there: bool, text: str | None
+) -> None:
+    """A fork costs it more than all the other questions; on a host with GPUs the answer names a remedy."""
+    forks: list[float] = []
+    real = children.ask
+
+    def ask(works: Sequence[children.Work], bound_s: float) -> list[children.Ended]:
+        forks.append(bound_s)
+        return real(works, bound_s)
+
+    monkeypatch.setattr(children, "ask", ask)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(software, "_DRIVER_DEVICES", (str(tmp_path / "none"), str(tmp_path / "nvidiactl")))
+    driver(lambda _: libcuda(12080))
+    if is_there:
+        (tmp_path / "nvidiactl").touch()
+
+    assert software._cuda_driver() == text
+    assert len(forks) == int(is_there)
+
+
+# -------------------------------------------------------------------------------------- the files
+
+
+def test_files_are_known_by_size_and_time(tmp_path: Path) -> None:
+    """torch's version file and the loaded NCCL, in ns as the file system has them."""
+    library = tmp_path / "libnccl.so.2"
+    library.write_bytes(b"12345")
+    os.utime(library, ns=(1, 1_700_000_000_123_456_789))
+
+    version, nccl_file = software._files({"compiled": "2.28.9", "loaded": "2.28.9", "path": str(library)})
+
+    assert version["what"] == "torch"
+    assert version["path"] == str(Path(torch.__file__).parent / "version.py")
+    assert version["bytes"] == Path(version["path"]).stat().st_size
+    assert nccl_file == {
+        "what": "nccl",
+        "path": str(library),
+        "bytes": 5,
+        "modified_ns": 1_700_000_000_123_456_789,
+    }
+
+
+@pytest.mark.parametrize("nccl_facts", [None, {"path": None}, {"path": "/nonexistent/libnccl.so.2"}])
+def test_a_file_that_cannot_be_looked_at_is_left_out(nccl_facts: dict[str, Any] | None) -> None:
+    """Nothing is made up for it."""
+    assert [file["what"] for file in software._files(nccl_facts)] == ["torch"]
+
+
+def test_what_the_worker_says_fits_the_report() -> None:
+    """Its words are taken over as they are."""
+    section = software_from(sys.executable, software.describe(), missing="not asked")
+
+    assert isinstance(section.files, list)
+    assert section.files[0].what == "torch"

@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 
 from cpinfra.proof import zygote as module
-from cpinfra.proof.zygote import Zygote
 from cpinfra.proof.zygote import ZygoteDeaf
+from cpinfra.proof.zygote import ZygoteProcess
 from cpinfra.worker.channel import Writer
 
-Start = Callable[..., Zygote]
+Start = Callable[..., ZygoteProcess]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a shell script as the target interpreter; all are ended."""
-    started: list[Zygote] = []
+    started: list[ZygoteProcess] = []
 
-    def begin(script: str, **environment: str) -> Zygote:
+    def begin(script: str, **environment: str) -> ZygoteProcess:
         program = tmp_path / "python"
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
@@ -38,13 +38,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
             one.close(hurry=True)
 
 
-def zygote(program: Path, folder: Path, **environment: str) -> Zygote:
+def zygote(program: Path, folder: Path, **environment: str) -> ZygoteProcess:
     """A zygote of that program."""
     cookie = os.urandom(8).hex()
-    return Zygote(str(program), folder / "zip", {**os.environ, **environment}, cookie, folder / "zygote.log")
+    return ZygoteProcess(
+        str(program), folder / "zip", {**os.environ, **environment}, cookie, folder / "zygote.log"
+    )
 
 
-def fill(one: Zygote) -> None:
+def fill(one: ZygoteProcess) -> None:
     """Order more than a pipe holds."""
     for _ in range(10_000):
         one.order("stacks", ranks=list(range(64)))

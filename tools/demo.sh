@@ -10,8 +10,8 @@ refuse() {
 }
 
 rehearse() {
-    echo "\$ .venv/bin/cpinfra prove --device cpu --ranks 4${*:+ $*}"
-    exec .venv/bin/cpinfra prove --device cpu --ranks 4 "$@"
+    echo "\$ .venv/bin/cpinfra build 4 --rehearse${*:+ $*}"
+    exec .venv/bin/cpinfra build 4 --rehearse "$@"
 }
 
 if [ -z "${PYTHON:-}" ]; then

@@ -6,33 +6,32 @@ Standard library only up to the start of the zygote; what is heavy is imported w
 from __future__ import annotations
 
 import os
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import Protocol
 
-from .asked import ProveRequest
 from .mesh import UsageProblem
-from .outcome import BUG_REMEDY
-from .outcome import Finding
-from .outcome import Severity
+from .node.job import Job
+from .outcome import Role
+from .planning.asked import BuildRequest
+from .planning.asked import ProveRequest
+from .planning.settle import Settled
+from .planning.settle import settle
+from .planning.settle import settle_build
 from .proof import run_folder
-from .proof.contract import Proof
-from .proof.contract import ProofRequest
 from .proof.run_folder import RunFolder
-from .proof.supervisor import Supervisor
-from .settle import Settled
-from .settle import settle
 
 if TYPE_CHECKING:
-    from .conclude import ProveAnswer
+    from .judging.store import Answer
+    from .node.learnt import Learnt
 
-__all__ = ["ProveRequest", "Reporter", "UsageProblem", "prove"]
-
+__all__ = ["BuildRequest", "ProveRequest", "Reporter", "UsageProblem", "build", "prove"]
 
 _WORTH_KEEPING = ("forked", "check", "hang")
 """Events after which the report on disk is renewed: what is known survives the death of anybody."""
+_FOR = {Role.PARTIAL: ", which proves nothing", Role.REHEARSAL: " as a rehearsal, for information"}
+"""What a run that cannot prove is made for."""
 
 
 class Reporter(Protocol):
@@ -48,23 +47,40 @@ class Reporter(Protocol):
         """One event of the engine: `t` in seconds, `event` its name. May come before `engine_started`."""
 
 
-def prove(request: ProveRequest, reporter: Reporter) -> ProveAnswer:
-    """Run the checks on ranks, judge them, and write the report.
+def prove(request: ProveRequest, reporter: Reporter) -> Answer:
+    """Run the checks on ranks, judge them, and write the report into the run folder.
 
     Raises:
         UsageProblem: the request makes no sense; it holds every mistake, and nothing was written.
     """
-    settled = settle(request, os.environ)
+    return _carry_out(settle(request, os.environ), reporter)
+
+
+def build(request: BuildRequest, reporter: Reporter) -> Answer:
+    """The main job: inventory, plan, software, proof, and the record in the docs folder.
+
+    Raises:
+        UsageProblem: as for `prove`.
+    """
+    return _carry_out(settle_build(request, os.environ), reporter)
+
+
+def _carry_out(settled: Settled, reporter: Reporter) -> Answer:
     reporter.announce(f"device: {settled.device.says}")
     folder = _folder(settled.numbers.run_dir)
     try:
-        if settled.device.obstacle is not None:
-            return _conclude(settled, folder, None)
-        reporter.announce(f"target interpreter: {settled.target.python} ({settled.target.why})")
-        reporter.announce(f"ranks: {settled.mesh.world_size} ({settled.mesh}); run folder: {folder.path}")
-        return _run(settled, folder, reporter)
+        if settled.runs:
+            reporter.announce(f"target interpreter: {settled.target.python} ({settled.target.why})")
+            reporter.announce(f"ranks: {_runs(settled)}; run folder: {folder.path}")
+        return _concluded(settled, folder, _learn(settled, folder, reporter))
     finally:
         folder.close()
+
+
+def _runs(settled: Settled) -> str:
+    return ", then ".join(
+        f"{run.mesh.world_size} ({run.mesh}) on {run.device}{_FOR.get(run.role, '')}" for run in settled.runs
+    )
 
 
 def _folder(run_dir: Path | None) -> RunFolder:
@@ -74,59 +90,38 @@ def _folder(run_dir: Path | None) -> RunFolder:
         raise UsageProblem([f"{error}; give a folder that can be written with --run-dir"]) from error
 
 
-def _conclude(settled: Settled, folder: RunFolder, proof: Proof | None, *, final: bool = True) -> ProveAnswer:
-    from .conclude import conclude  # imports pydantic: not before the zygote is started
+def _learn(settled: Settled, folder: RunFolder, reporter: Reporter) -> Learnt:
+    """Make the runs; what is known goes to disk as they go."""
 
-    return conclude(settled, folder, proof, final=final)
-
-
-def _run(settled: Settled, folder: RunFolder, reporter: Reporter) -> ProveAnswer:
     def take(event: dict[str, Any]) -> None:
         reporter.event(event)
         if event["event"] in _WORTH_KEEPING:
-            _keep(settled, folder, supervisor.proof)
+            _keep(settled, folder, job.learnt)
 
-    supervisor = Supervisor(_proof_request(settled), folder, take)
-    try:
-        with supervisor:
-            reporter.engine_started()
-            _keep(settled, folder, supervisor.proof)  # also imports pydantic, while the zygote imports torch
-            supervisor.run()
-    except Exception as error:  # noqa: BLE001 - an error of ours leaves a report too, and is no verdict on hardware
-        supervisor.proof.findings.append(_bug(error))
-    return _conclude(settled, folder, supervisor.proof)  # once all has ended: what would not is in it
+    def meanwhile() -> None:
+        reporter.engine_started()
+        from .judging import store  # noqa: F401 - without pydantic there is no use in going on
+
+        _keep(settled, folder, job.learnt)  # also imports pydantic, while the zygote imports torch
+
+    with Job(settled, folder, take, meanwhile) as job:
+        job.run()
+    return job.learnt
 
 
-def _keep(settled: Settled, folder: RunFolder, proof: Proof) -> None:
+def _concluded(settled: Settled, folder: RunFolder, learnt: Learnt) -> Answer:
+    from .judging import store
+
+    if settled.wishes is None:
+        return store.conclude(settled, folder, learnt)
+    return store.record(settled, folder, learnt, settled.wishes.docs)
+
+
+def _keep(settled: Settled, folder: RunFolder, learnt: Learnt) -> None:
     """Put what is known by now on disk; what goes wrong here must not end the run that it is about."""
+    from .judging import store
+
     try:
-        _conclude(settled, folder, proof, final=False)
+        store.interim(settled, folder, learnt)
     except Exception as error:  # noqa: BLE001 - said among the findings of the run
         folder.note(f"a report of the unfinished run: {type(error).__name__}: {error}")
-
-
-def _proof_request(settled: Settled) -> ProofRequest:
-    dp, cp0, cp1 = settled.mesh.shape
-    return ProofRequest(
-        run=settled.facts.id,
-        python=settled.target.python,
-        dp=dp,
-        cp0=cp0,
-        cp1=cp1,
-        device=settled.device.kind,
-        gpu_uuids=tuple(gpu.uuid for gpu in settled.device.gpus[: settled.mesh.world_size]),
-        checks=settled.selection.run,
-        faults=settled.faults,
-        budget_s=settled.numbers.budget_s,
-    )
-
-
-def _bug(error: Exception) -> Finding:
-    return Finding(
-        id="cpinfra-bug",
-        severity=Severity.BLOCKING,
-        what="cpinfra itself failed",
-        got="".join(traceback.format_exception(error)),
-        expected="no error of ours",
-        remedy=BUG_REMEDY,
-    )

@@ -5,6 +5,10 @@ Standard library only.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 
 def one_line(text: object, *, limit: int | None = None) -> str:
     """The text on one line: control, format and line-breaking characters are written as escapes.
@@ -25,6 +29,25 @@ def lines(text: object) -> list[str]:
 def valid_unicode(text: str) -> str:
     """The text without lone surrogates (undecodable file names hold them), which no JSON can carry."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def plain(value: Any) -> Any:
+    """Any value of ours as JSON that the report can hold.
+
+    Tuples become lists, keys text, NaN and infinities unavailable, lone surrogates escapes. What is no JSON
+    at all is shown by its `repr`.
+    """
+    if isinstance(value, str):
+        return valid_unicode(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"unavailable": f"the value is {value}"}
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {plain(str(key)): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return plain(repr(value))
 
 
 def _visible(character: str) -> str:

@@ -28,7 +28,16 @@ class Lazy(NamedTuple):
 
 
 COMMANDS = {
+    "build": Lazy(
+        module="build", short_help="Find out what this machine can run, prove it, and write down how."
+    ),
     "prove": Lazy(module="prove", short_help="Prove that this machine can run 2D context parallelism."),
+    "inventory": Lazy(module="inventory", short_help="Say what is there: the host and its GPUs."),
+    "plan": Lazy(module="plan", short_help="Say which 2D context-parallel meshes a number of GPUs can test."),
+    "probe": Lazy(module="probe", short_help="Say what the software is, and whether it fits the GPUs."),
+    "show": Lazy(module="show", short_help="Show a report that was written before."),
+    "check": Lazy(module="check", short_help="Say whether a report is still true."),
+    "schema": Lazy(module="schema", short_help="Print the JSON schema of the reports."),
 }
 
 
@@ -57,7 +66,7 @@ class LazyGroup(click.Group):
 
 EPILOG = """\b
 Example, on any machine with a torch:
-  cpinfra prove --python /path/to/venv/bin/python
+  cpinfra build --rehearse --python /path/to/venv/bin/python
 
 Run 'cpinfra COMMAND --help' for what a command does and what its exit codes mean."""
 
@@ -75,6 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line without the program's name; that of the process by default.
     """
     _fill_standard_descriptors()
+    _heed_signals()
     try:
         code = cli.main(arguments, prog_name="cpinfra", standalone_mode=False)
     except click.ClickException as problem:
@@ -85,6 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = INTERNAL_ERROR  # click's own end, with 1, where nobody reads the pipe that its help goes into
     except OSError as error:
         code = _failed(f"cpinfra: {error}\n")
+    except ImportError as error:
+        code = _failed(f"cpinfra: {error}: this installation is incomplete; install cpinfra anew\n")
     except Exception:  # noqa: BLE001 - the outermost frame: an error of ours must not read as a verdict
         import traceback
 
@@ -93,6 +105,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         Output(stream).flush()
     return code if isinstance(code, int) else 0
+
+
+def _heed_signals() -> None:
+    """SIGTERM and SIGHUP end a command as Ctrl-C does, from its start on; under nohup SIGHUP does nothing."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, signal.default_int_handler)
 
 
 def _ignore_signals() -> None:

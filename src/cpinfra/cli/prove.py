@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..text import one_line
+from .usage import Mistakes
 
 EPILOG = """\b
 Examples:
@@ -31,15 +31,6 @@ Exit codes:
   130  interrupted
 
 The report is written to report.json in the run folder in every case but 2."""
-
-
-class Mistakes(click.UsageError):
-    """Everything that is wrong with the command line, at once."""
-
-    def __init__(self, messages: tuple[str, ...], ctx: click.Context) -> None:
-        shown = [one_line(message) for message in messages]
-        listed = "".join(f"\n  - {message}" for message in shown)
-        super().__init__(shown[0] if len(shown) == 1 else f"{len(shown)} mistakes:{listed}", ctx)
 
 
 @click.command("prove", epilog=EPILOG)

@@ -7,12 +7,16 @@ shown with its control characters escaped. Nothing here ends a run: a stream tha
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import TextIO
 
+from ..node.words import line_of
+from ..node.words import numbers
+from ..node.words import sentence
+from ..node.words import word
+from ..node.words import worth_a_line
 from ..outcome import ExitCode
 from ..text import one_line
 from . import summary
@@ -24,13 +28,12 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from ..build import Reporter
-    from ..conclude import ProveAnswer
+    from ..judging.store import Answer
     from .summary import Line
 
+__all__ = ["LiveReporter", "PlainReporter", "Screen", "line_of", "sentence", "worth_a_line"]
+
 _REFRESH_PER_S = 8
-_REASON_LIMIT = 400
-_BRIEF = 120
-"""Of a reason in the timeline; the summary says more and the report all."""
 
 
 class Screen:
@@ -49,7 +52,7 @@ class Screen:
         if self._live is not None:
             self._live.close()
 
-    def finish(self, answer: ProveAnswer) -> int:
+    def finish(self, answer: Answer) -> int:
         """Show what the proof came to; returns the exit code.
 
         A program that asked for the document and did not get it must not read success in a 0.
@@ -153,10 +156,10 @@ class LiveReporter:
 
         table = Table.grid(padding=(0, 2))
         for check in list(self._checks):
-            words = {key: _word(value) for key, value in check.items()}
+            words = {key: word(value) for key, value in check.items()}
             outcome = words.get("outcome", "")
             style = summary.STYLES.get(outcome, "")
-            table.add_row(words.get("id", ""), Text(outcome, style=style), _numbers(words))
+            table.add_row(words.get("id", ""), Text(outcome, style=style), numbers(words))
         notes = [Text(note, style="red") for note in list(self._notes)]
         return Group(
             table, *notes, Spinner("line", text=Text(self._doing, overflow="ellipsis", no_wrap=True))
@@ -177,68 +180,3 @@ def _console(output: Output) -> Console:
 def _as_file(output: Output) -> Any:
     """An `Output` has all that rich asks of a file."""
     return output
-
-
-def line_of(event: Mapping[str, Any]) -> str:
-    """One event as one line: its time and a sentence."""
-    seconds = event.get("t")
-    time = f"{seconds:9.3f} s" if isinstance(seconds, int | float) else " " * 11
-    return f"{time}  {sentence(event)}"
-
-
-def sentence(event: Mapping[str, Any]) -> str:
-    """One event in words, on one line; an event that is not known shows all that it holds."""
-    words = {key: _word(value) for key, value in event.items()}
-    say = _SENTENCES.get(words.get("event", ""))
-    try:
-        if say is not None:
-            return say(words)
-    except KeyError:
-        pass  # an event with other facts than expected is shown as it is
-    facts = [f"{key}={value}" for key, value in words.items() if key not in ("t", "event")]
-    return " ".join([words.get("event", "event"), *facts])
-
-
-def worth_a_line(event: Mapping[str, Any]) -> bool:
-    """Whether an event tells a person anything: ranks that end as they should, by the dozen, do not."""
-    name = event.get("event")
-    if name == "exited":
-        return event.get("code") != 0 and not event.get("by_us")
-    if name == "imported":
-        return bool(event.get("modules", True))
-    return name != "end" or bool(event.get("processes_left", True))
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.3f}"
-    shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
-    return one_line(shown, limit=_REASON_LIMIT)
-
-
-def _check(words: Mapping[str, str]) -> str:
-    reason = f": {one_line(words['reason'], limit=_BRIEF)}" if words.get("reason") else ""
-    return f"{words['id']} {words['outcome']}{reason} ({_numbers(words)})"
-
-
-def _exited(words: Mapping[str, str]) -> str:
-    how = words["signal"] if words["signal"] != "None" else f"exit code {words['code']}"
-    return f"rank {words['rank']} ended by {how}"
-
-
-_SENTENCES: dict[str, Callable[[Mapping[str, str]], str]] = {
-    "start": "starting {python} for {world_size} rank(s) on {device}".format_map,
-    "software": "torch {torch} is imported (Python {python_version}, {seconds} s)".format_map,
-    "forked": "generation {generation} of ranks is forked ({seconds} s)".format_map,
-    "imported": "imported {modules} ({seconds} s)".format_map,
-    "fired": "planted fault {fault} acts on rank {rank}".format_map,
-    "exited": _exited,
-    "check": _check,
-    "hang": "{sentence}".format_map,
-    "interrupted": "interrupted by {signal}: ending all ranks".format_map,
-    "end": "these processes do not die: {processes_left}".format_map,
-}
-
-
-def _numbers(words: Mapping[str, str]) -> str:
-    return f"{words.get('seconds', 'unknown')} s, {words.get('comparisons', 'unknown')} comparisons"

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from typing import Any
 
+from ..node.words import MEANINGS
 from ..text import lines
 from ..text import one_line
 
 if TYPE_CHECKING:
-    from ..conclude import ProveAnswer
+    from ..judging.store import Answer
     from ..report import Check
     from ..report import Culprit
     from ..report import FindingFacts
     from ..report import Hang
-    from ..report import ProveReport
+    from ..report import Report
 
 STYLES = {
     "pass": "green",
@@ -31,12 +32,6 @@ STYLES = {
     "rehearsed": "bold green",
     "not-proven": "bold yellow",
     "failed": "bold red",
-}
-MEANINGS = {
-    "proven": "every required check passed on GPUs",
-    "rehearsed": "every required check passed on the CPU; nothing is proven about GPUs",
-    "not-proven": "not every required check passed, or something blocks the proof; nothing contradicted it",
-    "failed": "a check was contradicted, or a rank hung or died",
 }
 EXIT_CODES = {
     0: "proven, or rehearsed where that was asked for or there is no GPU",
@@ -60,7 +55,7 @@ class Line:
         return "".join(text for text, _ in self.spans).rstrip()
 
 
-def of(answer: ProveAnswer, *, brief: bool = False) -> list[Line]:
+def of(answer: Answer, *, brief: bool = False) -> list[Line]:
     """The summary; only its end where `brief`."""
     report = answer.report
     found = [] if brief else [*_checks(report.checks), *_findings(report), *_hang(report.hang)]
@@ -73,14 +68,18 @@ def _line(*spans: str | tuple[str, str]) -> Line:
 
 def _checks(checks: Sequence[Check]) -> Iterator[Line]:
     width = max((len(check.id) for check in checks), default=0)
+    several = len({check.run for check in checks}) > 1
     yield _line(("Checks", "bold"))
-    for check in checks:
+    for number, check in enumerate(checks):
         comparisons = check.evidence.get("comparisons", 0)
         numbers = f"{check.seconds:9.3f} s  {one_line(comparisons):>8} comparisons"
         outcome = (f"{check.outcome:<8}", STYLES[check.outcome])
+        if several and check.run not in {one.run for one in checks[:number]}:
+            yield _line(f"  run {one_line(check.run)}")
         yield _line(f"  {one_line(check.id):<{width}}  ", outcome, numbers)
     for alike in _alike(checks):
         ids = ", ".join(one_line(check.id) for check in alike)
+        ids += f" in run {one_line(alike[0].run)}" if several else ""
         first = alike[0]
         yield _line("  ", (ids, "bold"), ": ", (first.outcome, STYLES[first.outcome]))
         yield from _paragraph("reason", first.reason)
@@ -89,10 +88,10 @@ def _checks(checks: Sequence[Check]) -> Iterator[Line]:
 
 def _alike(checks: Sequence[Check]) -> list[list[Check]]:
     """The checks that did not pass, those that say the same together."""
-    groups: dict[tuple[str, str, str], list[Check]] = {}
+    groups: dict[tuple[str, str, str, str], list[Check]] = {}
     for check in checks:
         if check.outcome != "pass":
-            groups.setdefault((check.outcome, check.reason, check.remedy), []).append(check)
+            groups.setdefault((check.run, check.outcome, check.reason, check.remedy), []).append(check)
     return list(groups.values())
 
 
@@ -102,9 +101,10 @@ def _paragraph(name: str, text: str, *, limit: int = _LIMIT) -> Iterator[Line]:
         yield _line(f"      {name + ':' if number == 0 else '':<10}{line}")
 
 
-def _findings(report: ProveReport) -> Iterator[Line]:
-    hardware = getattr(report.hardware, "findings", [])
-    for number, finding in enumerate([*hardware, *report.findings]):
+def _findings(report: Report) -> Iterator[Line]:
+    fits = getattr(report.software, "consistency", None)
+    parts = [getattr(part, "findings", []) for part in (report.host, report.hardware, fits)]
+    for number, finding in enumerate([*(one for part in parts for one in part), *report.findings]):
         if number == 0:
             yield _line(("Findings", "bold"))
         yield from _finding(finding)
@@ -149,11 +149,11 @@ def _said(value: Any) -> str:
     return one_line(getattr(value, "unavailable", value))
 
 
-def _end(answer: ProveAnswer) -> Iterator[Line]:
+def _end(answer: Answer) -> Iterator[Line]:
     verdict = answer.verdict.value
     scope = f", scope {answer.scope.value}" if answer.scope is not None else ""
     yield _line(("Verdict", "bold"), ": ", (verdict, STYLES[verdict]), f"{scope}: {MEANINGS[verdict]}")
-    left_out = [one_line(check.id) for check in answer.report.checks if check.outcome == "skip"]
+    left_out = _left_out(answer.report.checks)
     if left_out:
         yield _line(("Left out", "bold"), f": {', '.join(left_out)}; nothing is said of what they test")
     code = int(answer.exit_code)
@@ -162,3 +162,11 @@ def _end(answer: ProveAnswer) -> Iterator[Line]:
         yield _line(("Report", "bold"), f": {one_line(answer.report_path)}")
     else:
         yield _line(("Report", "bold"), ": no folder could take it; see the findings")
+    if answer.docs_path is not None:
+        yield _line(("Document", "bold"), f": {one_line(answer.docs_path)}")
+
+
+def _left_out(checks: Sequence[Check]) -> list[str]:
+    """Ids of the checks that were left out in every run."""
+    ran = {check.id for check in checks if check.outcome != "skip"}
+    return list(dict.fromkeys(one_line(check.id) for check in checks if check.id not in ran))

@@ -8,16 +8,35 @@ without a driver are no machine without GPUs.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from . import nvml
+from . import shown
 from . import visible
+from .shown import ShownGpu
+from .shown import Unavailable
 
-FREE_BELOW_MIB = 1024
-_PROHIBITED = 2  # NVML_COMPUTEMODE_PROHIBITED
+__all__ = [
+    "NOT_ASKED",
+    "BusyGpu",
+    "Gpu",
+    "GpuAnswer",
+    "Remark",
+    "ShownGpu",
+    "Unavailable",
+    "boards_seen",
+    "driver_seen",
+    "usable_gpus",
+    "without_asking",
+]
+
+NOT_ASKED = Unavailable(why="the driver was not asked")
+"""Of its version, where a variable hides all GPUs."""
 _LIBRARY = "libnvidia-ml.so.1"
 _NVIDIA = "0x10de"
 _DISPLAY_CLASS = "0x03"  # display controllers; what a data-centre GPU is too
@@ -30,13 +49,6 @@ _LIBRARY_FOLDERS = (
     "usr/local/nvidia/lib64",
     "run/opengl-driver/lib",
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Unavailable:
-    """In place of a value that could not be had."""
-
-    why: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +79,7 @@ class Remark:
 
     kind: str
     """`order`: numbers were counted in PCI bus order. `cut-short`: CUDA_VISIBLE_DEVICES names GPUs that CUDA
-    ignores. `in-use`: a GPU that it names is used by others as well."""
+    ignores. `in-use`: a GPU that it names is used by others as well. `by-torch`: NVML was not asked."""
     text: str
     is_warning: bool
     """Whether it probably matters; else it is only told."""
@@ -87,8 +99,12 @@ class GpuAnswer:
     reason: str = ""
     """Why there is none, unless `state` is `gpus`."""
     remedy: str = ""
-    driver_version: str | Unavailable = Unavailable(why="the driver was not asked")
+    driver_version: str | Unavailable = NOT_ASKED
     remarks: tuple[Remark, ...] = ()
+    shown: tuple[ShownGpu, ...] = ()
+    """Every GPU that the driver shows, as it was found; empty where it was not asked or gave no answer."""
+    cuda_driver: str | Unavailable = NOT_ASKED
+    """Newest CUDA version that the driver supports, such as "13.0"."""
 
 
 def usable_gpus(
@@ -97,31 +113,44 @@ def usable_gpus(
     *,
     argv: Sequence[str] | None = None,
     root: Path = Path("/"),
+    show_hidden: bool = False,
 ) -> GpuAnswer:
-    """Which GPUs a run may use.
+    """Which GPUs a run may use, and all that show.
 
     Args:
         environment: read for CUDA_VISIBLE_DEVICES, and handed to the child.
         timeout_s: how long the driver may take to answer, in seconds.
         argv: the program that writes NVML's answer, see nvml_child.py; ours by default.
         root: where the file system starts, for a look at the PCI bus and at whether there is a driver at all.
+        show_hidden: whether to ask the driver what it shows even where CUDA_VISIBLE_DEVICES hides all GPUs.
     """
-    boards, has_driver = boards_seen(root), driver_seen(environment, root)
-    if not boards and not has_driver:
-        return _absent("no NVIDIA driver")
-    value = environment.get(visible.VARIABLE)
-    if value is not None and visible.hides_all(value):
-        reason = f"{visible.VARIABLE}={value!r} hides every GPU"
-        return GpuAnswer(state="hidden", reason=reason, remedy=f"unset {visible.VARIABLE} to use GPUs")
-    if not has_driver:
-        return _no_driver("no NVIDIA driver is installed", boards)
+    plain = without_asking(environment, root, show_hidden=show_hidden)
+    if plain is not None:
+        return plain
+    boards, value = boards_seen(root), environment.get(visible.VARIABLE)
     try:
         machine = nvml.machine(environment, timeout_s, argv)
     except nvml.NoAnswerError as error:
         return _no_answer(error, boards, kernel=_kernel_driver_seen(root))
     if not machine.seen and not machine.silent:
         return _none_shown(machine, boards)
-    return _free(machine) if value is None else _named(machine, value, environment)
+    return _free(machine, root) if value is None else _named(machine, value, environment, root)
+
+
+def without_asking(
+    environment: Mapping[str, str], root: Path = Path("/"), *, show_hidden: bool = False
+) -> GpuAnswer | None:
+    """The answer where it takes no question to the driver: there is none, or all GPUs are hidden; else None.
+
+    Arguments as for `usable_gpus`.
+    """
+    boards, has_driver = boards_seen(root), driver_seen(environment, root)
+    if not boards and not has_driver:
+        return _absent("no NVIDIA driver")
+    value = environment.get(visible.VARIABLE)
+    if value is not None and visible.hides_all(value) and not show_hidden:
+        return _hidden(value)
+    return None if has_driver else _no_driver("no NVIDIA driver is installed", boards)
 
 
 def driver_seen(environment: Mapping[str, str], root: Path = Path("/")) -> bool:
@@ -173,25 +202,33 @@ def _no_answer(error: nvml.NoAnswerError, boards: Sequence[str], *, kernel: bool
         return _no_driver(error.reason, boards)
     if gone:
         return _absent(error.reason)
-    state = "error" if error.state == "no-library" else error.state
-    return GpuAnswer(state=state, reason=error.reason, remedy=error.remedy)
+    state, why = "error" if error.state == "no-library" else error.state, Unavailable(why=error.reason)
+    return GpuAnswer(
+        state=state, reason=error.reason, remedy=error.remedy, driver_version=why, cuda_driver=why
+    )
 
 
 def _absent(reason: str) -> GpuAnswer:
     absent = Unavailable(why="there is no NVIDIA driver")
     reason = f"{reason} and no NVIDIA GPU on the PCI bus"
     return GpuAnswer(
-        state="absent", reason=reason, remedy="run on a machine with GPUs", driver_version=absent
+        state="absent",
+        reason=reason,
+        remedy="run on a machine with GPUs",
+        driver_version=absent,
+        cuda_driver=absent,
     )
 
 
 def _no_driver(reason: str, boards: Sequence[str]) -> GpuAnswer:
     remedy = "load the driver (modprobe nvidia; dmesg says why that fails), or install it; "
+    not_loaded = Unavailable(why="the NVIDIA driver is not loaded")
     return GpuAnswer(
         state="no-driver",
         reason=f"{reason}; {_on_the_bus(boards)}",
         remedy=f"{remedy}in a container ask for access to the GPUs (docker run --gpus all)",
-        driver_version=Unavailable(why="the NVIDIA driver is not loaded"),
+        driver_version=not_loaded,
+        cuda_driver=not_loaded,
     )
 
 
@@ -203,26 +240,76 @@ def _none_shown(machine: nvml.Machine, boards: Sequence[str]) -> GpuAnswer:
         reason=f"the NVIDIA driver is there and shows no GPU; {_on_the_bus(boards)}",
         remedy=f"{remedy}container ask for GPUs",
         driver_version=machine.driver_version,
+        cuda_driver=_cuda_driver(machine),
     )
 
 
-def _free(machine: nvml.Machine) -> GpuAnswer:
+def _hidden(value: str) -> GpuAnswer:
+    reason = f"{visible.VARIABLE}={value!r} hides every GPU"
+    return GpuAnswer(state="hidden", reason=reason, remedy=f"unset {visible.VARIABLE} to use GPUs")
+
+
+def _cuda_driver(machine: nvml.Machine) -> str | Unavailable:
+    why = "NVML does not find the driver's libcuda.so.1, which says it (in a container: capability `compute`)"
+    return Unavailable(why=why) if machine.cuda_driver is None else machine.cuda_driver
+
+
+def _with_shown(
+    answer: GpuAnswer, machine: nvml.Machine, root: Path, *, named: Collection[int], left_out: str = ""
+) -> GpuAnswer:
+    """The answer with all that the driver shows.
+
+    Args:
+        answer: which GPUs may be used.
+        machine: what NVML said.
+        root: where the file system starts.
+        named: indices of those that a run of ours may use unless something else stands in the way.
+        left_out: why it may not use the others.
+    """
+    return replace(
+        answer,
+        shown=shown.describe(machine, root, lambda index: "" if index in named else left_out),
+        driver_version=machine.driver_version,
+        cuda_driver=_cuda_driver(machine),
+    )
+
+
+def _free(machine: nvml.Machine, root: Path) -> GpuAnswer:
     """Those that nobody uses."""
-    busy = {gpu.index: _why_not(gpu) or _who_uses(gpu) for gpu in machine.seen}
-    return _answer(machine, [gpu for gpu in machine.seen if not busy[gpu.index]], busy)
+    busy = {gpu.index: shown.why_not(gpu) or shown.who_uses(gpu) for gpu in machine.seen}
+    answer = _answer(machine, [gpu for gpu in machine.seen if not busy[gpu.index]], busy)
+    everyone = [gpu.index for gpu in machine.seen] + [gpu.index for gpu in machine.silent]
+    return _with_shown(answer, machine, root, named=everyone)
 
 
-def _named(machine: nvml.Machine, value: str, environment: Mapping[str, str]) -> GpuAnswer:
+def _named(machine: nvml.Machine, value: str, environment: Mapping[str, str], root: Path) -> GpuAnswer:
     """Those of CUDA_VISIBLE_DEVICES: whoever set it has chosen, so use by others is only told."""
+    if visible.hides_all(value):
+        answer = _hidden(value)
+        return _with_shown(answer, machine, root, named=(), left_out=answer.reason)
     listed = [visible.Listed(index=gpu.index, uuid=gpu.uuid, name=gpu.name) for gpu in machine.seen]
     names = visible.resolve(value, listed, environment)
     if names.refused:
-        remedy, driver = f"correct or unset {visible.VARIABLE}", machine.driver_version
-        return GpuAnswer(state="error", reason=names.refused, remedy=remedy, driver_version=driver)
+        remedy = f"correct or unset {visible.VARIABLE}"
+        answer = GpuAnswer(state="error", reason=names.refused, remedy=remedy)
+        left_out = f"{visible.VARIABLE}={value!r} names no GPU that a run of ours could use"
+        return _with_shown(answer, machine, root, named=(), left_out=left_out)
+    # CUDA stops at the first entry that it cannot use: what follows may name a GPU, and is not looked at.
+    what = "not among those that CUDA takes from" if len(names.indices) < _entries(value) else "not named by"
+    left_out = f"{what} {visible.VARIABLE}={value!r}, so no run of ours uses it"
+    answer = _chosen(machine, names, value)
+    return _with_shown(answer, machine, root, named=names.indices, left_out=left_out)
+
+
+def _entries(value: str) -> int:
+    return len(value.split(","))
+
+
+def _chosen(machine: nvml.Machine, names: visible.Visible, value: str) -> GpuAnswer:
     by_index = {gpu.index: gpu for gpu in machine.seen}
     named = [by_index[index] for index in names.indices]
-    unusable = {gpu.index: _why_not(gpu) for gpu in named}
-    uses = [(gpu, _who_uses(gpu)) for gpu in named]
+    unusable = {gpu.index: shown.why_not(gpu) for gpu in named}
+    uses = [(gpu, shown.who_uses(gpu)) for gpu in named]
     used = [f"{gpu.label} is named by {visible.VARIABLE}, and {use}" for gpu, use in uses if use]
     remarks = _remarks(names, value) + [Remark(kind="in-use", text=text, is_warning=True) for text in used]
     usable = [gpu for gpu in named if not unusable[gpu.index]]
@@ -231,7 +318,7 @@ def _named(machine: nvml.Machine, value: str, environment: Mapping[str, str]) ->
 
 def _remarks(names: visible.Visible, value: str) -> list[Remark]:
     """On the list itself: where CUDA stopped to read, if it did, is said before how numbers were counted."""
-    cut = int(len(names.indices) < len(value.split(",")))
+    cut = int(len(names.indices) < _entries(value))
     kinds = ["cut-short"] * cut + ["order"] * (len(names.warnings) - cut)
     told = [Remark(kind="order", text=note, is_warning=False) for note in names.notes]
     warned = zip(kinds, names.warnings, strict=False)
@@ -258,38 +345,15 @@ def _answer(
         busy=tuple(busy),
         reason="" if usable else none,
         remedy="" if usable else help_,
-        driver_version=machine.driver_version,
         remarks=remarks,
     )
 
 
 def _public(gpu: nvml.Seen) -> Gpu:
-    unknown = Unavailable(why="the driver cannot say (unified memory)")
     return Gpu(
         index=gpu.index,
         uuid=gpu.uuid,
         name=gpu.name,
-        memory_total_mib=unknown if gpu.memory_total_mib is None else gpu.memory_total_mib,
-        memory_used_mib=unknown if gpu.memory_used_mib is None else gpu.memory_used_mib,
+        memory_total_mib=shown.memory(gpu.memory_total_mib),
+        memory_used_mib=shown.memory(gpu.memory_used_mib),
     )
-
-
-def _why_not(gpu: nvml.Seen) -> str:
-    """Why a GPU could not be used by anyone in the way we need, else empty."""
-    if gpu.mig:
-        return "MIG mode is on, and MIG instances are not supported"
-    if gpu.compute_mode == _PROHIBITED:
-        return "its compute mode is Prohibited (nvidia-smi -c 0 resets it)"
-    return ""
-
-
-def _who_uses(gpu: nvml.Seen) -> str:
-    """How a GPU is in use, else empty."""
-    if gpu.processes is None and gpu.memory_used_mib is None:
-        return "whether it is in use could not be told: neither its processes nor its memory can be read"
-    used = f"{gpu.memory_used_mib} MiB used" if gpu.memory_used_mib is not None else "memory unknown"
-    if gpu.processes:
-        return f"it runs {gpu.processes} compute process(es), {used}"
-    if gpu.memory_used_mib is not None and gpu.memory_used_mib > FREE_BELOW_MIB:
-        return f"{used} (at most {FREE_BELOW_MIB} MiB counts as free), held by no process that can be seen"
-    return ""

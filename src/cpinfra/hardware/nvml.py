@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import pkgutil
+import re
 import sys
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -40,6 +42,10 @@ class Seen:
     """In PCI bus order."""
     uuid: str
     name: str
+    bus_id: str | None
+    """As sysfs writes it."""
+    compute_capability: str | None
+    """`major.minor`."""
     memory_total_mib: int | None
     memory_used_mib: int | None
     processes: int | None
@@ -55,10 +61,13 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Silent:
-    """One GPU that is there and does not answer."""
+    """One GPU that is there and does not answer; None is what it did not say before."""
 
     index: int
     reason: str
+    uuid: str | None = None
+    name: str | None = None
+    bus_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +77,8 @@ class Machine:
     driver_version: str
     seen: tuple[Seen, ...]
     silent: tuple[Silent, ...]
+    cuda_driver: str | None
+    """Newest CUDA version that the driver supports; None where its library is not here."""
 
 
 def machine(environment: Mapping[str, str], timeout_s: float, argv: Sequence[str] | None = None) -> Machine:
@@ -88,12 +99,15 @@ def machine(environment: Mapping[str, str], timeout_s: float, argv: Sequence[str
 def _command() -> list[str]:
     """Our child, isolated: no module of the user's folder or PYTHONPATH can take the place of another.
 
+    It is handed over as text: in a zip it has no path of its own.
+
     Isolated mode also hides an nvidia-ml-py found through PYTHONPATH or the user's site folder, so the
     folder where this process would import it from is named.
     """
     spec = importlib.util.find_spec("pynvml")
     folders = [str(Path(spec.origin).parent)] if spec and spec.origin else []
-    return [sys.executable, "-I", str(Path(__file__).with_name("nvml_child.py")), *folders]
+    source = pkgutil.get_data(__package__, "nvml_child.py") or b""
+    return [sys.executable, "-I", "-c", source.decode(), *folders]
 
 
 def _read(answer: child.ChildAnswer, timeout_s: float) -> Machine:
@@ -159,15 +173,19 @@ def _machine_from(document: Mapping[str, Any]) -> Machine:
     driver = _typed(document["driver_version"], str)
     entries = _typed(document["gpus"], list)
     seen = tuple(_seen_from(entry) for entry in entries if "error" not in entry)
-    silent = tuple(
-        Silent(
-            index=_typed(entry["index"], int),
-            reason=f"does not answer: {_typed(entry['error'], str)}",
-        )
-        for entry in entries
-        if "error" in entry
+    silent = tuple(_silent_from(entry) for entry in entries if "error" in entry)
+    cuda_driver = _optional(document["cuda_driver"], str)
+    return Machine(driver_version=driver, seen=seen, silent=silent, cuda_driver=cuda_driver)
+
+
+def _silent_from(entry: Mapping[str, Any]) -> Silent:
+    return Silent(
+        index=_typed(entry["index"], int),
+        reason=f"does not answer: {_typed(entry['error'], str)}",
+        uuid=_optional(entry.get("uuid"), str),
+        name=_optional(entry.get("name"), str),
+        bus_id=sysfs_bus_id(_optional(entry.get("bus_id"), str)),
     )
-    return Machine(driver_version=driver, seen=seen, silent=silent)
 
 
 def _seen_from(entry: Mapping[str, Any]) -> Seen:
@@ -176,12 +194,23 @@ def _seen_from(entry: Mapping[str, Any]) -> Seen:
         index=_typed(entry["index"], int),
         uuid=_typed(entry["uuid"], str),
         name=_typed(entry["name"], str),
+        bus_id=sysfs_bus_id(_optional(entry["bus_id"], str)),
+        compute_capability=_optional(entry["compute_capability"], str),
         memory_total_mib=total or None,  # a driver that cannot say may say 0
         memory_used_mib=used if total else None,
         processes=_optional(entry["processes"], int),
         mig=_optional(entry["mig"], bool),
         compute_mode=_optional(entry["compute_mode"], int),
     )
+
+
+def sysfs_bus_id(text: str | None) -> str | None:
+    """NVML's PCI address, `00000000:AF:00.0`, as sysfs writes it, `0000:af:00.0`; None if it is none."""
+    parts = re.fullmatch(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])", text or "")
+    if not parts:
+        return None
+    domain, bus, device, function = (int(part, 16) for part in parts.groups())
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
 
 def _typed(value: Any, kind: type) -> Any:

@@ -1,10 +1,11 @@
-"""Ask NVML for the GPUs and write one JSON document: run by its path, in a process that may be killed.
+"""Ask NVML for the GPUs and write one JSON document: run as text, in a process that may be killed.
 
 Imports nothing of cpinfra. Arguments: folders to look for `pynvml` in, after the interpreter's own.
 
-The document: `{"driver_version": text, "gpus": [...]}`, each GPU with index (PCI bus order), uuid, name,
-bus_id, memory_total_mib, memory_used_mib, processes (how many compute), mig, compute_mode; null where
-the driver does not support the question; or `{"index": n, "error": text}` where the GPU does not answer.
+The document: `{"driver_version": text, "cuda_driver": text such as "13.0", "gpus": [...]}`, each GPU with
+index (PCI bus order), uuid, name, bus_id (NVML's form), compute_capability (such as "9.0"),
+memory_total_mib, memory_used_mib, processes (how many compute), mig, compute_mode; null where the driver
+does not support the question. Where a GPU does not answer: its index, `error`, and what it said before.
 Without an answer: `{"error": {"code": name or number, "text": text}}`.
 """
 
@@ -41,31 +42,50 @@ def _memory(nvml: Any, handle: Any) -> tuple[int | None, int | None]:
 
 
 def _gpu(nvml: Any, index: int) -> dict[str, Any]:
+    said: dict[str, Any] = {"index": index}
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        total, used = _memory(nvml, handle)
-        running = _supported(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
-        mig = _supported(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle))
-        return {
-            "index": index,
-            "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
-            "name": _text(nvml.nvmlDeviceGetName(handle)),
-            "bus_id": _text(nvml.nvmlDeviceGetPciInfo(handle).busId),
-            "memory_total_mib": total,
-            "memory_used_mib": used,
-            "processes": None if running is None else len(running),
-            "mig": None if mig is None else mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,
-            "compute_mode": _supported(nvml, lambda: nvml.nvmlDeviceGetComputeMode(handle)),
-        }
+        said["uuid"] = _text(nvml.nvmlDeviceGetUUID(handle))
+        said["bus_id"] = _supported(nvml, lambda: _text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+        said["name"] = _text(nvml.nvmlDeviceGetName(handle))
+        said |= _details(nvml, handle)
     except nvml.NVMLError as error:
-        return {"index": index, "error": str(error)}
+        said["error"] = str(error)
+    return said
+
+
+def _details(nvml: Any, handle: Any) -> dict[str, Any]:
+    total, used = _memory(nvml, handle)
+    capability = _supported(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))
+    running = _supported(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    mig = _supported(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle))
+    return {
+        "compute_capability": None if capability is None else f"{capability[0]}.{capability[1]}",
+        "memory_total_mib": total,
+        "memory_used_mib": used,
+        "processes": None if running is None else len(running),
+        "mig": None if mig is None else mig[0] == nvml.NVML_DEVICE_MIG_ENABLE,
+        "compute_mode": _supported(nvml, lambda: nvml.nvmlDeviceGetComputeMode(handle)),
+    }
+
+
+def _cuda_driver(nvml: Any) -> str | None:
+    """Newest CUDA version that the driver supports: libcuda's word, which need not be in every container."""
+    try:
+        version = nvml.nvmlSystemGetCudaDriverVersion_v2()
+    except nvml.NVMLError:
+        return None
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _answer(nvml: Any) -> dict[str, Any]:
     nvml.nvmlInit()
     count = nvml.nvmlDeviceGetCount()
-    driver = _text(nvml.nvmlSystemGetDriverVersion())
-    return {"driver_version": driver, "gpus": [_gpu(nvml, index) for index in range(count)]}
+    return {
+        "driver_version": _text(nvml.nvmlSystemGetDriverVersion()),
+        "cuda_driver": _cuda_driver(nvml),
+        "gpus": [_gpu(nvml, index) for index in range(count)],
+    }
 
 
 def _code_name(nvml: Any, value: int) -> str:

@@ -32,6 +32,9 @@ class ProofRequest:
     checks: tuple[CheckInfo, ...]
     faults: tuple[str, ...] = ()
     budget_s: float | None = None
+    kernels: bool = False
+    """Whether to run real kernels on each GPU before the ranks start, and to ask torch's opinion on CUDA,
+    which without GPUs is all that is asked."""
 
     @property
     def world(self) -> int:
@@ -49,9 +52,15 @@ class Proof:
     """What has been learnt so far; whole once the supervisor's `run` has returned."""
 
     software: dict[str, Any] | None = None
+    kernels: list[dict[str, Any]] | None = None
+    """What kernels said, by visible GPU; None where none were asked for."""
+    cuda_usable: dict[str, Any] | None = None
+    """Whether torch takes CUDA for usable (`worker.kernels.cuda_usable`), asked beside the kernels."""
     findings: list[Finding] = field(default_factory=list)
     results: dict[str, CheckResult] = field(default_factory=dict)
     hang: Hang | None = None
+    forked: bool = False
+    """Whether ranks were started at all."""
     broken_outside: bool = False
     """Whether torch raised in ranks outside of any check: while they closed their groups."""
     interrupted: str = ""

@@ -1,22 +1,21 @@
-"""How long each stage may take, and a clock that counts only time in which a rank could have moved."""
+"""How long each stage may take, and how long to wait for one process."""
 
 from __future__ import annotations
 
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..worker.ledger import Stage
-
-CLOCK_STEP_MAX_S = 0.25
-"""Between two looks the clock gains at most this: a supervisor that was suspended or late blames nobody."""
+from ..worker.progress import Clock
+from ..worker.progress import progress_of
 
 HELLO_IDLE_S = 20.0
 HELLO_MAX_S = 60.0
 IMPORT_IDLE_S = 20.0
 IMPORT_MAX_S = 300.0
 FORK_S = 30.0
+KERNELS_S = 60.0
 DEVICE_S = {"cpu": 10.0, "cuda": 60.0}
 JOIN_S = {"cpu": 20.0, "cuda": 60.0}
 OPERATION_S = 10.0
@@ -37,6 +36,8 @@ class Budgets:
     """Of an import that neither computes nor reads: a cold file cache does, and is waited for."""
     import_max_s: float
     fork_s: float
+    kernels_s: float
+    """Of kernels on a GPU, the creation of its context included."""
     device_s: float
     join_s: float
     operation_s: float
@@ -86,29 +87,13 @@ def budgets(world: int, device: str, operation_s: float | None) -> Budgets:
         import_idle_s=IMPORT_IDLE_S,
         import_max_s=IMPORT_MAX_S,
         fork_s=FORK_S * load,
+        kernels_s=KERNELS_S,
         device_s=DEVICE_S[device] * load,
         join_s=JOIN_S[device] * load,
         operation_s=operation,
         first_operation_s=operation if operation_s is not None else 3 * operation,
         leave_s=LEAVE_S * load,
     )
-
-
-class Clock:
-    """Seconds since something last changed, not counting time that the supervisor itself lost."""
-
-    def __init__(self) -> None:
-        self.still_s = 0.0
-        self._seen: object = None
-        self._looked_at: float | None = None
-
-    def look(self, state: object, now: float) -> float:
-        """Take note of a state at a time; returns how long it has stood still."""
-        step = 0.0 if self._looked_at is None else min(now - self._looked_at, CLOCK_STEP_MAX_S)
-        self._looked_at = now
-        self.still_s = 0.0 if state != self._seen else self.still_s + step
-        self._seen = state
-        return self.still_s
 
 
 class Patience:
@@ -130,38 +115,3 @@ class Patience:
         self.waited_s = now - self._started
         self.idle = self._clock.look(progress_of(self._pid), now) > self._idle_s
         return self.idle or self.waited_s > self._max_s
-
-
-def progress_of(pid: int) -> tuple[int, ...]:
-    """Numbers that grow while a process does anything: CPU ticks, major faults, bytes read."""
-    fields = _stat_fields(pid)
-    if not fields:
-        return ()
-    # proc(5): state is field 3, majflt 12, utime 14, stime 15
-    return int(fields[9]), int(fields[11]) + int(fields[12]), _bytes_read(pid)
-
-
-def _bytes_read(pid: int) -> int:
-    """What the process has read so far; 0 where the kernel does not count or does not tell."""
-    try:
-        lines = Path(f"/proc/{pid}/io").read_bytes().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith(b"rchar:")), 0)
-
-
-def process_state(pid: int) -> str:
-    """The one-letter state of proc(5); empty when there is no such process."""
-    fields = _stat_fields(pid)
-    return fields[0].decode() if fields else ""
-
-
-def _stat_fields(pid: int) -> list[bytes]:
-    """Fields of /proc/PID/stat from the state on; empty when there is no such process.
-
-    Bytes: the name before them is cut at 15 bytes, in the middle of a character too.
-    """
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return []

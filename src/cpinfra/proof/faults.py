@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from ..worker import injection
@@ -16,8 +17,10 @@ def mistakes(faults: Sequence[str], world: int | None) -> list[str]:
         faults: as written.
         world: number of ranks; None where it is not known yet.
     """
-    told = (_mistake(fault, _ANY_WORLD if world is None else world) for fault in faults)
-    return [message for message in told if message]
+    told = [_mistake(fault, _ANY_WORLD if world is None else world) for fault in faults]
+    twice = [fault for fault, number in Counter(faults).items() if number > 1]
+    told += [f"--inject {fault!r}: given twice, and would undo itself; give it once" for fault in twice]
+    return [message for message in dict.fromkeys(told) if message]
 
 
 def _mistake(fault: str, world: int) -> str:

@@ -6,12 +6,10 @@ import errno
 import re
 import resource
 import shlex
-from collections.abc import Collection
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..outcome import BUG_REMEDY
 from ..outcome import Finding
 from ..outcome import Severity
 from . import stacks
@@ -27,7 +25,8 @@ _NAME_ANOTHER = (
 )
 
 
-def _blocking(name: str, python: str, *, what: str, got: str, expected: str, remedy: str) -> Finding:
+def blocking(name: str, python: str, *, what: str, got: str, expected: str, remedy: str) -> Finding:
+    """A finding that blocks, with the command that tries the interpreter."""
     return Finding(
         id=name,
         severity=Severity.BLOCKING,
@@ -47,7 +46,7 @@ def not_executable(python: str, error: OSError) -> Finding:
     """The kernel would not run the file, or had no room for another process."""
     if error.errno in _OF_THE_MACHINE:
         return cannot_fork(python, error.strerror or str(error))
-    return _blocking(
+    return blocking(
         "interpreter-not-python",
         python,
         what="the target interpreter cannot be started",
@@ -65,11 +64,11 @@ def _missing_shebang(python: str, error: OSError) -> str:
 
 def not_python(python: str, how: str, output: str) -> Finding:
     """It ran, and never said hello."""
-    return _blocking(
+    return blocking(
         "interpreter-not-python",
         python,
         what="the target interpreter did not answer as a Python would",
-        got=f"{how}; it printed: {_quoted(output)}",
+        got=f"{how}; it printed: {quoted(output)}",
         expected="a Python interpreter, version 3.10 or newer",
         remedy=_NAME_ANOTHER,
     )
@@ -77,7 +76,7 @@ def not_python(python: str, how: str, output: str) -> Finding:
 
 def too_old(python: str, message: Mapping[str, Any]) -> Finding:
     """A Python before 3.10."""
-    return _blocking(
+    return blocking(
         "interpreter-too-old",
         python,
         what="the target interpreter is too old",
@@ -91,7 +90,7 @@ def import_failed(python: str, message: Mapping[str, Any]) -> Finding:
     """An import of torch, or of what the checks need of it, raised."""
     text = f"{message['type']}: {message['text']}"
     if message["type"] == "ModuleNotFoundError" and "'torch'" in message["text"]:
-        return _blocking(
+        return blocking(
             "torch-missing",
             python,
             what="the target interpreter has no torch",
@@ -100,7 +99,7 @@ def import_failed(python: str, message: Mapping[str, Any]) -> Finding:
             remedy="install torch there, or name another interpreter with --python",
         )
     name = "torch-no-distributed" if "is_available() is False" in message["text"] else "torch-import-failed"
-    return _blocking(
+    return blocking(
         name,
         python,
         what=f"importing {message['module']} failed in the target interpreter",
@@ -113,11 +112,11 @@ def import_failed(python: str, message: Mapping[str, Any]) -> Finding:
 
 def import_died(python: str, how: str, output: str) -> Finding:
     """The process ended in the middle of the import."""
-    return _blocking(
+    return blocking(
         "torch-import-died",
         python,
         what="the target interpreter died while importing torch",
-        got=f"{how}{_standing(output)}; its last output: {_quoted(output)}",
+        got=f"{how}{_standing(output)}; its last output: {quoted(output)}",
         expected="a torch that imports",
         remedy="reinstall torch in that environment; look for a second copy of a library on LD_LIBRARY_PATH",
     )
@@ -126,7 +125,7 @@ def import_died(python: str, how: str, output: str) -> Finding:
 def import_hung(python: str, what: str, seconds: float, idle: bool, stack: str) -> Finding:
     """The import did not come back."""
     how = "neither computed nor read anything" if idle else "did not end"
-    return _blocking(
+    return blocking(
         "torch-import-hung",
         python,
         what=f"importing {what} hangs in the target interpreter",
@@ -152,7 +151,7 @@ def of_torch(python: str, software: Mapping[str, Any], *, device: str, backend: 
 
 
 def _rocm(python: str, software: Mapping[str, Any]) -> Finding:
-    return _blocking(
+    return blocking(
         "rocm-unsupported",
         python,
         what="this torch was built for ROCm, which cpinfra does not support",
@@ -163,7 +162,7 @@ def _rocm(python: str, software: Mapping[str, Any]) -> Finding:
 
 
 def _cpu_only(python: str, software: Mapping[str, Any]) -> Finding:
-    return _blocking(
+    return blocking(
         "torch-cpu-only",
         python,
         what="this torch was built without CUDA, on a host with GPUs",
@@ -176,7 +175,7 @@ def _cpu_only(python: str, software: Mapping[str, Any]) -> Finding:
 
 def _no_backend(python: str, software: Mapping[str, Any], backend: str) -> Finding:
     there = ", ".join(name for name, has in software["backends"].items() if has) or "none"
-    return _blocking(
+    return blocking(
         "backend-missing",
         python,
         what=f"this torch was built without {backend}",
@@ -188,7 +187,7 @@ def _no_backend(python: str, software: Mapping[str, Any], backend: str) -> Findi
 
 def not_staged(python: str, error: Exception) -> Finding:
     """The worker's zip could not be put into the run folder."""
-    return _blocking(
+    return blocking(
         "worker-not-staged",
         python,
         what="the worker could not be written into the run folder",
@@ -210,34 +209,9 @@ def _old_torch(version: str) -> Finding:
     )
 
 
-def fork_unsafe(python: str, reasons: list[str]) -> Finding:
-    """Something that torch imports started what a fork must not copy."""
-    return _blocking(
-        "fork-unsafe",
-        python,
-        what="ranks cannot be forked safely from this interpreter after importing torch",
-        got="; ".join(reasons),
-        expected="one thread and no CUDA context after `import torch`",
-        remedy="find what starts it at import: a .pth file, sitecustomize, an autoload backend "
-        "(TORCH_DEVICE_BACKEND_AUTOLOAD=0)",
-    )
-
-
-def no_room(python: str, text: str) -> Finding:
-    """No folder of this node could hold the ledger."""
-    return _blocking(
-        "node-folder-no-room",
-        python,
-        what="no folder of this node can hold the ranks' ledger",
-        got=text,
-        expected="a few MiB in /dev/shm, TMPDIR or /tmp",
-        remedy="free some space, or point TMPDIR to a local folder with room",
-    )
-
-
 def cannot_fork(python: str, text: str) -> Finding:
     """The kernel refused a process."""
-    return _blocking(
+    return blocking(
         "cannot-fork",
         python,
         what="the kernel refuses to start the processes that the ranks need",
@@ -263,115 +237,15 @@ def _pids_max() -> str:
         return "unknown"
 
 
-def zygote_stopped(python: str, state: str) -> Finding:
-    """The process that forks ranks does not run, so nothing that its ranks do can be told from it."""
-    return _blocking(
-        "zygote-stopped",
+def wrapped(python: str) -> Finding:
+    """The file that was named starts Python as a child of its own, and stays."""
+    return blocking(
+        "interpreter-wrapped",
         python,
-        what="the process that forks and ends the ranks is stopped",
-        got=f"process state {state} when its ranks were past their budget",
-        expected="that it runs until the proof is done",
-        remedy="find who stopped it: a debugger, a scheduler, a person; then run again",
-    )
-
-
-def after_all(python: str, kind: str, text: str, trace: str) -> Finding:
-    """Ranks raised when every check had been answered: while they closed their groups."""
-    words = {
-        "door": ("teardown-raised", "torch raised while ranks closed their groups", _TEARDOWN),
-        "device": ("device-trouble", "a device failed when the checks were through", _DEVICE),
-        "ours": (BUG, "cpinfra itself failed in a rank, when the checks were through", BUG_REMEDY),
-    }
-    name, what, remedy = words[kind]
-    return _blocking(
-        name,
-        python,
-        what=what,
-        got=f"{text}\n{trace}".strip(),
-        expected="that ranks leave their groups and end",
-        remedy=remedy,
-    )
-
-
-_TEARDOWN = "read the traceback; the data was right, but a program that ends like this exits with an error"
-_DEVICE = "look at what holds the memory (nvidia-smi, free -m) and at dmesg, then run it again"
-
-
-def processes_left(python: str, pids: Collection[int]) -> Finding:
-    """Processes of ours that SIGKILL does not end."""
-    return _blocking(
-        "processes-left",
-        python,
-        what="processes of this run do not die",
-        got=f"pids {', '.join(map(str, pids))} live after SIGKILL",
-        expected="none",
-        remedy="the kernel holds them, most often in a driver or on a dead file system: look at "
-        "/proc/PID/stack and dmesg; only a restart of the machine may end them",
-    )
-
-
-def zygote_died(python: str, how: str, output: str) -> Finding:
-    """The process that forks ranks ended on its own."""
-    return _blocking(
-        "zygote-died",
-        python,
-        what="the process that forks the ranks died",
-        got=f"{how}; its last output: {_quoted(output)}",
-        expected="that it lives until the proof is done",
-        remedy="find who ended it: the out-of-memory killer (dmesg), a job's limit, a person; then run again",
-    )
-
-
-def worker_bug(python: str, text: str) -> Finding:
-    """An exception of ours in the zygote."""
-    return _blocking(
-        BUG,
-        python,
-        what="cpinfra itself failed in the target interpreter",
-        got=_quoted(text),
-        expected="no error of ours",
-        remedy=BUG_REMEDY,
-    )
-
-
-def not_fired(faults: list[str]) -> Finding:
-    """A planted fault found nothing to act on."""
-    return Finding(
-        id="fault-not-fired",
-        severity=Severity.BLOCKING,
-        what="a planted fault never acted, so nothing is known of whether it would be caught",
-        got=", ".join(faults),
-        expected="that it changes what the chosen checks do or receive",
-        remedy="plant it where it can act: choose other checks with --only, or another fault",
-    )
-
-
-def not_caught(missed: Mapping[str, Collection[str]]) -> Finding:
-    """Planted faults changed something, and checks that must catch them passed.
-
-    Args:
-        missed: fault -> checks in which it acted and that did not fail; none for a fault in a rank's conduct.
-    """
-    told = [f"{fault} in {', '.join(sorted(checks)) or 'every check'}" for fault, checks in missed.items()]
-    return Finding(
-        id="fault-not-caught",
-        severity=Severity.BLOCKING,
-        what="a planted fault acted, and was not noticed where it must be",
-        got="; ".join(told),
-        expected="that each check fails that declares this twin",
-        remedy="a check that misses it proves nothing: mend it, or choose those that declare this twin",
-    )
-
-
-def logs_incomplete(troubles: list[str]) -> Finding:
-    """The run folder could not be written to the end."""
-    return Finding(
-        id="run-folder-full",
-        severity=Severity.WARNING,
-        what="parts of the run folder could not be written",
-        got="; ".join(troubles),
-        expected="room for logs and the report",
-        remedy="free some space, or give another folder with --run-dir",
+        what="the target interpreter is a program that starts Python and waits for it",
+        got="Python runs as a child of what was started, so it could not be watched nor ended with us",
+        expected="the interpreter itself, or a script that ends in `exec python ...`",
+        remedy="write exec before the interpreter in that script, or give the interpreter with --python",
     )
 
 
@@ -381,7 +255,7 @@ def _standing(output: str) -> str:
     return f"; it stood at {place}" if place else ""
 
 
-def _quoted(output: str, limit: int = 600) -> str:
+def quoted(output: str, limit: int = 600) -> str:
     """The end of foreign text, safe to print."""
     text = output.strip()
     return repr(text if len(text) <= limit else "..." + text[-limit:]) if text else "nothing"

@@ -7,7 +7,7 @@ from ..outcome import Outcome
 from ..worker.channel import Message
 from ..worker.injection import DATA_TWINS
 from ..worker.injection import parse
-from . import findings
+from . import run_findings
 from .contract import Proof
 from .contract import ProofRequest
 
@@ -42,10 +42,10 @@ class Planted:
     def findings(self, proof: Proof) -> list[Finding]:
         """Faults that did not act, or that acted where nothing noticed them."""
         idle = [fault for fault in self._request.faults if fault not in self._acted]
-        found = [findings.not_fired(idle)] if idle else []
+        found = [run_findings.not_fired(idle)] if idle else []
         missed = {fault: self._missed(fault, proof) for fault in self._acted}
         told = {fault: checks for fault, checks in missed.items() if checks is not None}
-        return [*found, findings.not_caught(told)] if told else found
+        return [*found, run_findings.not_caught(told)] if told else found
 
     def _missed(self, fault: str, proof: Proof) -> set[str] | None:
         """The checks that should have caught a fault and passed; None where it was caught as it must be."""

@@ -14,15 +14,21 @@ from ..worker.channel import Message
 from .attribution import Hang
 from .attribution import ranks_text
 from .catalogue import CheckInfo
+from .contract import Proof
 from .generation import Answer
 from .generation import Generation
 
 RERUN_REMEDY = "run it again by itself: cpinfra prove --only {check}"
 RAISED_REMEDY = "read the traceback in the check's evidence.errors in the report; it is in the rank's log too"
 
+DEVICE_REMEDY = (
+    "free what is exhausted (look at nvidia-smi, free -m, ulimit -n, df), or see dmesg for a device that "
+    "failed; then run it again"
+)
+
 _TROUBLE_REMEDIES = {
     "door": RAISED_REMEDY,
-    "device": "look at what holds the memory (nvidia-smi, free -m) and at dmesg, then run it again",
+    "device": DEVICE_REMEDY,
     "ours": BUG_REMEDY,
 }
 _SHARED = ("absent", "dtypes", "shapes", "forms", "repetitions", "trials")
@@ -52,6 +58,16 @@ def unknown(check: CheckInfo, run: str, reason: str, remedy: str) -> CheckResult
     return CheckResult(
         id=check.id, tier=check.tier, run=run, outcome=Outcome.UNKNOWN, reason=reason, remedy=remedy
     )
+
+
+def why_not_run(proof: Proof, stillborn: str) -> tuple[str, str]:
+    """(reason, remedy) of checks that did not run; `stillborn`: how ranks failed to start, if they did."""
+    if proof.interrupted:
+        return f"not run: interrupted by {proof.interrupted}", "run it again"
+    if proof.obstacle is not None:
+        return f"not run: {proof.obstacle.what}", proof.obstacle.remedy
+    reason = f"not run: the ranks could not start: {stillborn or 'for no reason that was told'}"
+    return reason, "mend that first; then run it again"
 
 
 def troubled(check: CheckInfo, run: str, troubles: Mapping[int, Message]) -> CheckResult:

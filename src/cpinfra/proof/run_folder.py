@@ -27,12 +27,12 @@ _UNSEEN_S = 86400.0
 _STAGES = "stages.jsonl"
 _MARKER = ("stage", "time", "boot_id")
 _NAME = re.compile(r"\d{8}-\d{6}-[a-z0-9_]{8}")
+_REHEARSAL = "rehearsal"
+_OF_RANKS = ("events.jsonl", "zygote.log", "generation-*/rank-*.log", "generation-*/rank-*.stack")
 _FILES = (
-    "events.jsonl",
+    *_OF_RANKS,
     "report.json",
-    "zygote.log",
-    "generation-*/rank-*.log",
-    "generation-*/rank-*.stack",
+    *(f"{_REHEARSAL}/{name}" for name in (*_OF_RANKS, "cpinfra_worker-*.zip", ".cpinfra_worker-*", _STAGES)),
     "cpinfra_worker-*.zip",
     ".cpinfra_worker-*",  # of files that were not whole yet when the run was killed
     ".report.json-*",
@@ -49,15 +49,23 @@ class RunFolderError(OSError):
 class RunFolder:
     """One run's folder, locked while the run lives."""
 
-    def __init__(self, path: Path, started: float) -> None:
+    def __init__(self, path: Path, started: float, *, part_of: RunFolder | None = None) -> None:
         self.path = path
-        self.troubles: list[str] = []
+        self.troubles: list[str] = [] if part_of is None else part_of.troubles
         """What could not be written, each reason once."""
         self._started = started
-        self._lock = _locked(path)
+        self._lock = _locked(path) if part_of is None else None
+
+    def rehearsal(self) -> RunFolder:
+        """A folder in this one for a second set of ranks, under the same lock."""
+        part = RunFolder(self.path / _REHEARSAL, self._started, part_of=self)
+        self._try(part.path.mkdir, exist_ok=True)
+        return part
 
     def close(self) -> None:
         """Give up the lock; the folder stays."""
+        if self._lock is None:
+            return
         os.close(self._lock)
 
     def event(self, name: str, /, **facts: Any) -> dict[str, Any]:
@@ -229,7 +237,7 @@ def _new_under(root: Path) -> Path:
     except OSError:
         shutil.rmtree(path, ignore_errors=True)
         raise
-    _prune(root)
+    _prune(root, keep=path)
     return path
 
 
@@ -241,12 +249,15 @@ def _probe_room(path: Path, need_bytes: int = 1 << 16) -> None:
         os.fsync(file.fileno())
 
 
-def _prune(root: Path) -> None:
-    """Keep the newest runs; a folder that is not ours by name, or whose run lives, is left alone."""
+def _prune(root: Path, *, keep: Path) -> None:
+    """Keep the newest runs, and this one whatever clock the others had.
+
+    A folder that is not ours by name, or whose run lives, is left alone.
+    """
     found = (path for path in root.iterdir() if _NAME.fullmatch(path.name))
     runs = sorted(path for path in found if path.is_dir() and not path.is_symlink())
     for path in runs[:-KEPT_RUNS]:
-        if not _may_live(path):
+        if path != keep and not _may_live(path):
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -10,11 +10,13 @@ from typing import Any
 from ..outcome import Finding
 from ..worker.channel import ChannelError
 from ..worker.channel import Message
+from ..worker.progress import process_state
 from ..worker.signals import STACKS_SIGNAL
 from . import findings
+from . import run_findings
 from .deadlines import Budgets
 from .deadlines import Patience
-from .zygote import Zygote
+from .zygote import ZygoteProcess
 
 _TICK_S = 0.05
 _STACK_WAIT_S = 0.3
@@ -32,7 +34,7 @@ class StartFailure(Exception):
 class Startup:
     """Waits for one zygote to say what torch it has."""
 
-    zygote: Zygote
+    zygote: ZygoteProcess
     python: str
     budgets: Budgets
     tick: Callable[[], None]
@@ -52,6 +54,8 @@ class Startup:
         while not patience.is_out():
             how, messages = self._hear()
             for place, message in enumerate(messages):
+                if message["event"] == "wrapped":
+                    raise StartFailure(findings.wrapped(self.python))
                 if message["event"] == "too-old":
                     raise StartFailure(findings.too_old(self.python, message))
                 if message["event"] == "hello":
@@ -59,6 +63,7 @@ class Startup:
                     return
             if how is not None and not messages:
                 raise StartFailure(findings.not_python(self.python, f"it ended by {how}", self._output()))
+        self._refuse_stopped()
         silence = f"it said nothing for {patience.waited_s:.0f} s"
         raise StartFailure(findings.not_python(self.python, silence, self._output()))
 
@@ -76,10 +81,20 @@ class Startup:
                     raise StartFailure(_failure(self.python, message))
             if how is not None and not messages:
                 raise StartFailure(findings.import_died(self.python, how, self._output()))
+        self._refuse_stopped()
         stack = stack_of(self.zygote)
         raise StartFailure(
             findings.import_hung(self.python, "torch", patience.waited_s, patience.idle, stack)
         )
+
+    def _refuse_stopped(self) -> None:
+        """Of one that somebody has stopped nothing else is to be told.
+
+        Raises:
+            StartFailure: it is stopped.
+        """
+        if (state := process_state(self.zygote.pid)) in ("T", "t"):
+            raise StartFailure(run_findings.zygote_stopped(self.python, state))
 
     def _hear(self) -> tuple[str | None, list[Message]]:
         """(How it ended, if it has; what it says next). Noise on the pipe means that it is not our worker.
@@ -98,7 +113,7 @@ class Startup:
         return output_of(self.zygote)
 
 
-def stack_of(zygote: Zygote) -> str:
+def stack_of(zygote: ZygoteProcess) -> str:
     """Where the zygote stands, as faulthandler prints it at the end of its output."""
     zygote.signal(STACKS_SIGNAL)
     deadline = time.monotonic() + _STACK_WAIT_S
@@ -107,7 +122,7 @@ def stack_of(zygote: Zygote) -> str:
     return output_of(zygote)
 
 
-def output_of(zygote: Zygote, wait_s: float = 0.0) -> str:
+def output_of(zygote: ZygoteProcess, wait_s: float = 0.0) -> str:
     """The end of what the zygote has printed; its messages, if there are any, no longer matter."""
     try:
         zygote.hear(wait_s)
@@ -118,5 +133,5 @@ def output_of(zygote: Zygote, wait_s: float = 0.0) -> str:
 
 def _failure(python: str, message: Message) -> Finding:
     if message["event"] == "bug":
-        return findings.worker_bug(python, message["traceback"])
+        return run_findings.worker_bug(python, message["traceback"])
     return findings.import_failed(python, message)

@@ -9,21 +9,25 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Callable
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 from ..outcome import CheckResult
 from ..outcome import Finding
+from ..worker import children
 from ..worker import node_local
 from ..worker import processes
 from ..worker.channel import ChannelError
 from ..worker.channel import Message
 from ..worker.ledger import LedgerError
+from ..worker.progress import process_state
 from ..worker.spec import GenerationSpec
 from . import delivery
 from . import findings
 from . import results
+from . import run_findings
 from .attribution import Hang
 from .catalogue import CheckInfo
 from .contract import Progress
@@ -31,7 +35,6 @@ from .contract import Proof
 from .contract import ProofRequest
 from .deadlines import Patience
 from .deadlines import budgets
-from .deadlines import process_state
 from .environment import zygote_environment
 from .generation import Generation
 from .interrupts import Interrupted
@@ -43,10 +46,12 @@ from .startup import Startup
 from .startup import output_of
 from .startup import stack_of
 from .watch import Watch
-from .zygote import Zygote
 from .zygote import ZygoteDeaf
+from .zygote import ZygoteProcess
 
 _TURN_S = 0.02
+_KERNELS_GRACE_S = 30.0
+"""Past the bound of the children themselves."""
 
 
 class ZygoteLost(Exception):
@@ -56,14 +61,29 @@ class ZygoteLost(Exception):
 class Supervisor:
     """Runs one proof. Entering starts the zygote; leaving ends everything that was started."""
 
-    def __init__(self, request: ProofRequest, folder: RunFolder, progress: Progress) -> None:
+    def __init__(
+        self,
+        request: ProofRequest,
+        folder: RunFolder,
+        progress: Progress,
+        beside: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            request: what to prove.
+            folder: where logs go.
+            progress: takes the events, as they happen.
+            beside: called at every turn, some tens of times a second, to look after what goes on beside.
+        """
         self.request = request
+        self._beside = beside
         self.proof = Proof()
         self._folder = folder
         self._progress = progress
         self._budgets = budgets(request.world, request.device, request.budget_s)
         self._interrupts = Interrupts()
-        self._zygote: Zygote | None = None
+        self._zygote: ZygoteProcess | None = None
         self._adopted_before = False
         self._generations = 0
         self._imported = False
@@ -90,7 +110,7 @@ class Supervisor:
                 left = self._zygote.close(hurry=self._interrupts.hurry)
                 self._emit("end", processes_left=left)
                 if left:
-                    self.proof.findings.append(findings.processes_left(self.request.python, left))
+                    self.proof.findings.append(run_findings.processes_left(self.request.python, left))
         finally:
             processes.adopt_orphans(self._adopted_before)
             self._interrupts.__exit__(kind, error, trace)
@@ -110,7 +130,7 @@ class Supervisor:
             self.proof.findings.append(findings.not_staged(request.python, error))
             return
         try:
-            self._zygote = Zygote(
+            self._zygote = ZygoteProcess(
                 request.python, worker, environment, cookie, self._folder.path / "zygote.log"
             )
         except OSError as error:
@@ -122,26 +142,27 @@ class Supervisor:
         """Run every check of the request; never raises for what a machine or a rank can do."""
         try:
             if self._zygote is not None and self._hear_software(self._zygote):
+                self._try_kernels(self._zygote)
                 self._run_batches(self._zygote)
         except Interrupted as interrupt:
             self.proof.interrupted = interrupt.name
             self._emit("interrupted", signal=interrupt.name)
         except (ZygoteLost, ZygoteDeaf, ChannelError) as lost:
             if not self._has_a_bug:  # that is what ended it
-                died = findings.zygote_died(self.request.python, str(lost), self._output())
+                died = run_findings.zygote_died(self.request.python, str(lost), self._output())
                 self.proof.findings.append(died)
         self._fill_unknown()
         if self.proof.obstacle is None and not self.proof.interrupted:
             self.proof.findings += self._planted.findings(self.proof)
         if self._folder.troubles:
-            self.proof.findings.append(findings.logs_incomplete(self._folder.troubles))
+            self.proof.findings.append(run_findings.logs_incomplete(self._folder.troubles))
         return self.proof
 
     @property
     def _has_a_bug(self) -> bool:
         return any(finding.id == findings.BUG for finding in self.proof.findings)
 
-    def _hear_software(self, zygote: Zygote) -> bool:
+    def _hear_software(self, zygote: ZygoteProcess) -> bool:
         tick = self._interrupts.raise_if_any
         startup = Startup(zygote=zygote, python=self.request.python, budgets=self._budgets, tick=tick)
         try:
@@ -153,14 +174,29 @@ class Supervisor:
         self._emit("software", seconds=answer["seconds"], **answer["software"])
         self.proof.findings += self._of_torch(answer["software"])
         if answer["unsafe"]:
-            self.proof.findings.append(findings.fork_unsafe(self.request.python, answer["unsafe"]))
+            self.proof.findings.append(run_findings.fork_unsafe(self.request.python, answer["unsafe"]))
         return self.proof.obstacle is None
 
     def _of_torch(self, software: dict[str, Any]) -> list[Finding]:
         request = self.request
         return findings.of_torch(request.python, software, device=request.device, backend=request.backend)
 
-    def _run_batches(self, zygote: Zygote) -> None:
+    def _try_kernels(self, zygote: ZygoteProcess) -> None:
+        """Run real kernels on each GPU before anything communicates, each in a child of its own."""
+        if not self.request.kernels:
+            return
+        count = len(self.request.gpu_uuids)
+        self._folder.mark("kernels")
+        zygote.order("kernels", count=count, timeout_s=self._budgets.kernels_s)
+        waves = -(-count // children.AT_ONCE)
+        deadline = time.monotonic() + waves * self._budgets.kernels_s + _KERNELS_GRACE_S
+        while self.proof.kernels is None:
+            for message in self._hear(zygote, _TURN_S):
+                self._take(None, message)
+            if time.monotonic() > deadline:
+                raise ZygoteLost("it did not come back from running kernels")
+
+    def _run_batches(self, zygote: ZygoteProcess) -> None:
         """The checks that need nothing more first, while the zygote imports what the others need."""
         early = [check for check in self.request.checks if not check.needs]
         late = [check for check in self.request.checks if check.needs]
@@ -174,7 +210,7 @@ class Supervisor:
             self._run_all(zygote, late)
 
     def _run_all(
-        self, zygote: Zygote, checks: Sequence[CheckInfo], generation: Generation | None = None
+        self, zygote: ZygoteProcess, checks: Sequence[CheckInfo], generation: Generation | None = None
     ) -> None:
         """Run checks in one generation, and what a broken one leaves in another."""
         left = list(checks)
@@ -187,7 +223,7 @@ class Supervisor:
         """Whether another generation could do better: not after one whose ranks could not even start."""
         return self.proof.obstacle is None and not self._stillborn
 
-    def _await_import(self, zygote: Zygote, modules: Sequence[str]) -> None:
+    def _await_import(self, zygote: ZygoteProcess, modules: Sequence[str]) -> None:
         """Wait until the zygote has what the later checks need, while it makes any progress."""
         budgets = self._budgets
         patience = Patience(zygote.pid, idle_s=budgets.import_idle_s, max_s=budgets.import_max_s)
@@ -203,7 +239,7 @@ class Supervisor:
                 )
                 self.proof.findings.append(hung)
 
-    def _fork(self, zygote: Zygote, checks: Sequence[CheckInfo]) -> Generation:
+    def _fork(self, zygote: ZygoteProcess, checks: Sequence[CheckInfo]) -> Generation:
         request = self.request
         self._generations += 1
         number = self._generations
@@ -226,7 +262,7 @@ class Supervisor:
         return Generation(spec=spec)
 
     def _run_generation(
-        self, zygote: Zygote, generation: Generation, checks: Sequence[CheckInfo]
+        self, zygote: ZygoteProcess, generation: Generation, checks: Sequence[CheckInfo]
     ) -> list[CheckInfo]:
         """Watch one generation to its end; returns the checks that it left and that another may run."""
         watch = Watch(generation, self._budgets, zygote.order, lambda: process_state(zygote.pid))
@@ -240,7 +276,7 @@ class Supervisor:
         finally:
             generation.close()
         if watch.stopped:
-            self.proof.findings.append(findings.zygote_stopped(self.request.python, watch.stopped))
+            self.proof.findings.append(run_findings.zygote_stopped(self.request.python, watch.stopped))
             return []
         if watch.lost:
             raise ZygoteLost(watch.lost)
@@ -260,8 +296,9 @@ class Supervisor:
         for rank, text in hang.stacks.items():
             self._folder.write(f"generation-{self._generations}/rank-{rank}.stack", text)
 
-    def _hear(self, zygote: Zygote, timeout_s: float) -> list[Message]:
+    def _hear(self, zygote: ZygoteProcess, timeout_s: float) -> list[Message]:
         self._interrupts.raise_if_any()
+        self._beside()
         how = zygote.exit()  # asked first: of one that has ended, all that it said is in the pipe
         try:
             messages = zygote.hear(timeout_s)
@@ -277,18 +314,32 @@ class Supervisor:
                 generation.absorb(message, time.monotonic())
             except (OSError, LedgerError) as error:
                 raise ZygoteLost(f"the ledger of its ranks cannot be read: {error}") from error
-        if message["event"] == "bug":
-            self.proof.findings.append(findings.worker_bug(self.request.python, message["traceback"]))
-        elif message["event"] == "imported":
-            self._imported = True
-        elif message["event"] == "import-failed":
-            self.proof.findings.append(findings.import_failed(self.request.python, message))
-        elif message["event"] == "fired" and self._planted.note(message):
-            self._emit(**message)
-        if message["event"] in ("forked", "imported"):
-            self._emit(**message)
-        elif message["event"] == "exited":
+        event, found = message["event"], self.proof.findings
+        if event == "bug":
+            found.append(run_findings.worker_bug(self.request.python, message["traceback"]))
+        elif event == "import-failed":
+            found.append(findings.import_failed(self.request.python, message))
+        elif event == "kernels":
+            self._note_kernels(message)
+        elif event == "exited":
             self._emit(**message, by_us=generation is not None and generation.judged)
+        else:
+            self._note_progress(message)
+
+    def _note_progress(self, message: Message) -> None:
+        """What goes as it should, a planted fault that acts among it."""
+        self._imported |= message["event"] == "imported"
+        self.proof.forked |= message["event"] == "forked"
+        is_first = message["event"] == "fired" and self._planted.note(message)
+        if is_first or message["event"] in ("forked", "imported"):
+            self._emit(**message)
+
+    def _note_kernels(self, message: Message) -> None:
+        answers = message["answers"]
+        self.proof.kernels, self.proof.cuda_usable = answers, message["cuda_usable"]
+        seconds = max((answer["seconds"] or 0.0 for answer in answers), default=0.0)
+        right = sum(answer["right"] is True for answer in answers)
+        self._emit("kernels", gpus=len(answers), right=right, seconds=seconds)
 
     def _judge_complete(self, generation: Generation, checks: Sequence[CheckInfo]) -> None:
         """Judge each check as soon as the last rank has answered."""
@@ -305,7 +356,8 @@ class Supervisor:
     def _conclude(self, generation: Generation, checks: Sequence[CheckInfo], watch: Watch) -> list[CheckInfo]:
         """Judge what a broken generation leaves, and say what is still to be run."""
         if generation.refused is not None:
-            self.proof.findings.append(self._refusal(generation.refused))
+            refused = run_findings.refused(self.request.python, self.request.world, generation.refused)
+            self.proof.findings.append(refused)
             return []
         left = [check for check in checks if check.id not in self.proof.results]
         if not left:
@@ -319,14 +371,9 @@ class Supervisor:
 
     def _note_troubles(self, generation: Generation) -> None:
         """What ranks raised when all checks had been answered: no check can say it any more."""
-        by_kind: dict[str, Message] = {}
-        for _, trouble in sorted(generation.troubles.items()):
-            by_kind.setdefault(trouble["kind"], trouble)
-        for kind, trouble in by_kind.items():
-            text = f"rank {trouble['rank']}: {trouble['type']}: {trouble['text']}"
-            trace = trouble.get("traceback", "")
-            self.proof.findings.append(findings.after_all(self.request.python, kind, text, trace))
-        self.proof.broken_outside |= "door" in by_kind
+        troubles = generation.troubles
+        self.proof.findings += run_findings.after_all_checks(self.request.python, troubles)
+        self.proof.broken_outside |= any(trouble["kind"] == "door" for trouble in troubles.values())
 
     def _note_stillborn(self, check: CheckInfo, generation: Generation, watch: Watch) -> list[CheckInfo]:
         """No rank got as far as a check: one result says why, the rest was not run."""
@@ -339,27 +386,12 @@ class Supervisor:
         self._settle(result)
         return []
 
-    def _refusal(self, message: Message) -> Finding:
-        if message["event"] == "no-room":
-            return findings.no_room(self.request.python, message["text"])
-        if message["event"] == "cannot-fork":
-            text = f"{message['text']} after {message['forked']} of {self.request.world} ranks"
-            return findings.cannot_fork(self.request.python, text)
-        return findings.fork_unsafe(self.request.python, message["unsafe"])
-
     def _fill_unknown(self) -> None:
         """Every check asked for has a result: what did not run says why."""
-        proof = self.proof
-        if proof.interrupted:
-            reason, remedy = f"not run: interrupted by {proof.interrupted}", "run it again"
-        elif proof.obstacle is not None:
-            reason, remedy = f"not run: {proof.obstacle.what}", proof.obstacle.remedy
-        else:
-            reason = f"not run: the ranks could not start: {self._stillborn or 'for no reason that was told'}"
-            remedy = "mend that first; then run it again"
+        reason, remedy = results.why_not_run(self.proof, self._stillborn)
         for check in self.request.checks:
-            if check.id not in proof.results:
-                proof.results[check.id] = results.unknown(check, self.request.run, reason, remedy)
+            if check.id not in self.proof.results:
+                self.proof.results[check.id] = results.unknown(check, self.request.run, reason, remedy)
 
     def _output(self) -> str:
         return output_of(self._zygote) if self._zygote else ""

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..worker.ledger import Phase
+from ..worker.progress import Clock
+from ..worker.progress import process_state
 from .attribution import Evidence
 from .attribution import Hang
 from .attribution import attribute
 from .deadlines import STOPPED_S
 from .deadlines import Budgets
-from .deadlines import Clock
-from .deadlines import process_state
 from .generation import Generation
 
 _LOOK_EVERY_S = 0.05

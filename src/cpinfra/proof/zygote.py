@@ -32,7 +32,7 @@ class ZygoteDeaf(Exception):
     """The zygote lives and does not take its orders; the text says for how long."""
 
 
-class Zygote:
+class ZygoteProcess:
     """One zygote process and the pipes to it."""
 
     def __init__(
@@ -208,9 +208,19 @@ def _start(
         stderr=output,
         pass_fds=inherited,
         start_new_session=True,
+        cwd=_folder_that_exists(),
         env=dict(environment),
         preexec_fn=partial(processes.die_with_parent, os.getpid()),  # noqa: PLW1509 - see above
     )
+
+
+def _folder_that_exists() -> str | None:
+    """None for the caller's; in one that was removed libraries of torch cannot be loaded."""
+    try:
+        Path.cwd()
+    except OSError:
+        return "/"
+    return None
 
 
 def exit_text(code: int | None, signal_name: str | None) -> str:

@@ -34,10 +34,10 @@ def named(text: str, environment: Mapping[str, str], *, option: str = "--python"
     Raises:
         InterpreterError: it is not there, no file, or may not be executed.
     """
-    path = Path(text).expanduser()
     if not text.strip() or "\0" in text:
         raise InterpreterError(f"{option} {text!r}: expected the path of a Python interpreter")
-    if "/" not in text and not path.exists() and not path.is_symlink():
+    path = _expanded(text, option)
+    if "/" not in text and not os.path.lexists(path):
         found = next(_on_path(text, environment), None)
         if found is None:
             raise InterpreterError(f"{option} {text!r}: no such file here, nor on PATH")
@@ -46,6 +46,14 @@ def named(text: str, environment: Mapping[str, str], *, option: str = "--python"
     if trouble:
         raise InterpreterError(f"{option} {text!r}: {trouble}; expected the path of a Python interpreter")
     return Target(python=str(path.absolute()), why=f"named with {option}")
+
+
+def _expanded(text: str, option: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # no such user, or one without a home
+        trouble = f"{error}; expected the path of a Python interpreter"
+        raise InterpreterError(f"{option} {text!r}: {trouble}") from error
 
 
 def default(environment: Mapping[str, str]) -> Target:

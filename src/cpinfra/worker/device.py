@@ -1,7 +1,7 @@
 """A rank's device, and which errors are the device's own.
 
 What a driver or a GPU says against itself outside an operation (no memory, a lost device, an ECC error), and
-what a host says that has no memory left, is neither a contradicted check nor a bug of ours.
+what a host says that has no memory, open files or room left, is neither a contradicted check nor a bug.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from .spec import GenerationSpec
 
 _TEXT = re.compile(
     r"cuda (error|driver|out of memory)|out of memory|nvml|no cuda gpus|invalid device ordinal|ecc error"
-    r"|not compiled with cuda|found no nvidia driver|can(no|')t allocate memory|not enough memory",
+    r"|not compiled with cuda|found no nvidia driver|can(no|')t allocate memory|not enough memory"
+    r"|too many open files|no space left",
     re.IGNORECASE,
 )
 

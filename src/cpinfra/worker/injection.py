@@ -76,7 +76,7 @@ def _control(text: str, name: str, arguments: list[str], world: int) -> Injectio
 
 def _rank(text: str, argument: str, world: int) -> int:
     # Nine digits: from 4300 on `int` raises an error of its own.
-    if not argument.isdecimal() or len(argument) > 9 or int(argument) >= world:
+    if not (argument.isascii() and argument.isdecimal()) or len(argument) > 9 or int(argument) >= world:
         raise InjectionError(f"--inject {text!r}: expected a rank from 0 to {world - 1}, got {argument!r}")
     return int(argument)
 

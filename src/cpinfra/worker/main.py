@@ -1,4 +1,12 @@
-"""Entry of the worker zip: `cpinfra_worker-HASH.zip zygote --events FD --orders FD --parent PID`."""
+"""Entry of the worker zip.
+
+`cpinfra_worker-HASH.zip zygote --events FD --orders FD --parent PID`
+`cpinfra_worker-HASH.zip model --name MODULE --result FD [--parent PID]`
+`cpinfra_worker-HASH.zip why --result FD [--parent PID]`
+`cpinfra_worker-HASH.zip gpus`
+
+`probe` and `smoke`, for people, are node/main.py.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +15,9 @@ import faulthandler
 import os
 import sys
 
+from . import model_import
+from . import torch_gpus
+from . import why
 from . import zygote
 from .signals import STACKS_SIGNAL
 
@@ -21,8 +32,23 @@ def main(argv: list[str]) -> int:
     command.add_argument("--events", type=int, required=True, metavar="FD")
     command.add_argument("--orders", type=int, required=True, metavar="FD")
     command.add_argument("--parent", type=int, required=True, metavar="PID")
+    command = commands.add_parser("model", help="import one of the user's models and tell what it declares")
+    command.add_argument("--name", required=True, metavar="MODULE")
+    command.add_argument("--result", type=int, required=True, metavar="FD")
+    command.add_argument("--parent", type=int, metavar="PID")
+    command = commands.add_parser("why", help="tell why torch cannot be imported, without importing it")
+    command.add_argument("--result", type=int, required=True, metavar="FD")
+    command.add_argument("--parent", type=int, metavar="PID")
+    commands.add_parser("gpus", help="write what torch says of the visible GPUs, as JSON")
     arguments = parser.parse_args(argv)
-    status = zygote.run(arguments.events, arguments.orders, arguments.parent)
+    if arguments.command == "model":
+        status = model_import.run(arguments.name, arguments.result, arguments.parent)
+    elif arguments.command == "why":
+        status = why.run(arguments.result, arguments.parent)
+    elif arguments.command == "gpus":
+        status = torch_gpus.run()
+    else:
+        status = zygote.run(arguments.events, arguments.orders, arguments.parent)
     os._exit(status)  # taking a process with torch apart costs 0.2 s and gives nothing back
 
 

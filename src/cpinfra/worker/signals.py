@@ -9,4 +9,8 @@ STACKS_SIGNAL = signal.SIGRTMIN + 7
 glibc keeps the first two, NCCL and schedulers like SIGUSR1 and SIGUSR2."""
 
 RANK_BUG_EXIT = 70
-"""Exit code of a rank whose own code failed in a way that it could not even report (EX_SOFTWARE)."""
+"""Exit code of a rank, or of a model's import, whose own code failed in a way that it could not report
+(EX_SOFTWARE)."""
+
+RESULT_LOST_EXIT = 71
+"""Exit code of a model's import that closed the descriptor of its own answer (EX_OSERR)."""

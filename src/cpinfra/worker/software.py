@@ -14,7 +14,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from . import children
 from .fork_safety import ask_in_child
+
+_DRIVER_S = 10.0
+"""To load the driver's library and ask its version: no device is touched for that."""
+
+_DRIVER_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvmap")
+"""One of them is there wherever a driver is: on a host or in a container, under WSL, on a Tegra."""
 
 
 class _DlInfo(ctypes.Structure):
@@ -30,6 +37,7 @@ class _DlInfo(ctypes.Structure):
 
 def describe() -> dict[str, Any]:
     """The `software` section of a report, as far as the worker can know it."""
+    nccl = _nccl()
     return {
         "python": sys.executable,
         "python_version": platform.python_version(),
@@ -37,10 +45,56 @@ def describe() -> dict[str, Any]:
         "torch_path": str(Path(torch.__file__).parent),
         "cuda_build": torch.version.cuda,
         "hip_build": torch.version.hip,
+        "cuda_driver": _cuda_driver(),
         "arch_list": _arch_list(),
-        "nccl": _nccl(),
+        "nccl": nccl,
         "backends": {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()},
+        "files": _files(nccl),
     }
+
+
+def _cuda_driver() -> str | dict[str, str] | None:
+    """The newest CUDA that the driver supports, asked in a forked child; None where there is no driver.
+
+    A build without CUDA has no use for a driver, and a fork costs it 15 ms: it asks only where there is one.
+    """
+    if torch.version.cuda is None and not any(Path(device).exists() for device in _DRIVER_DEVICES):
+        return None
+    (ended,) = children.ask([_ask_driver], _DRIVER_S)
+    if ended.how or not ended.said:
+        how = ended.how or "without an answer"
+        return {"unavailable": f"a child that asked libcuda.so.1 for its version ended: {how}"}
+    answer: str | dict[str, str] | None = ended.said[0]["version"]
+    return answer
+
+
+def _ask_driver(say: children.Say) -> None:
+    """`cuDriverGetVersion` needs no initialisation of CUDA; its number is major * 1000 + minor * 10."""
+    try:
+        function = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion
+    except (OSError, AttributeError):
+        say({"version": None})
+        return
+    number = ctypes.c_int()
+    status = function(ctypes.byref(number))
+    text = f"{number.value // 1000}.{number.value % 1000 // 10}"
+    say({"version": text if status == 0 else {"unavailable": f"cuDriverGetVersion answered error {status}"}})
+
+
+def _files(nccl: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The files that make this software what it is; one that cannot be looked at is left out."""
+    wanted = [("torch", str(Path(torch.__file__).with_name("version.py")))]
+    if nccl is not None and nccl["path"] is not None:
+        wanted.append(("nccl", nccl["path"]))
+    found = []
+    for what, path in wanted:
+        try:
+            status = Path(path).stat()
+        except OSError:
+            continue
+        identity = {"bytes": status.st_size, "modified_ns": status.st_mtime_ns}
+        found.append({"what": what, "path": path, **identity})
+    return found
 
 
 def _arch_list() -> list[str] | None:

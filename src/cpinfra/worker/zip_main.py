@@ -1,4 +1,4 @@
-"""Start of the worker zip: `PYTHON cpinfra_worker-<hash>.zip zygote --events FD ...`.
+"""Start of the worker zip: `PYTHON cpinfra_worker-<hash>.zip zygote --events FD ...`, or `... probe`.
 
 In the zip this file is `__main__.py`. It must run on every interpreter that somebody may name, Python 2.7
 and 3.5 too, far enough to say that it is too old. So: the grammar of 2.7, no annotations, no f-strings.
@@ -9,6 +9,7 @@ import os
 import struct
 import sys
 
+FOR_PEOPLE = ("probe", "smoke")
 OLDEST = (3, 10)
 TOO_OLD = 3
 
@@ -60,13 +61,15 @@ def only_by_its_package(archive):
 
 def main(argv):
     # type: (list[str]) -> int
-    """Refuse an old Python, else hand over to the worker; returns the exit status."""
+    """Refuse an old Python, else hand over to the part that is asked for; returns the exit status."""
     if sys.version_info < OLDEST:
         return refuse(argv)
     only_by_its_package(os.path.dirname(os.path.abspath(__file__)))
-    from _cpinfra_worker.worker.main import main as worker_main  # type: ignore[import-not-found]
-
-    return int(worker_main(argv))
+    if argv[:1] and argv[0] in FOR_PEOPLE:
+        from _cpinfra_worker.node.main import main as part  # type: ignore[import-not-found]
+    else:
+        from _cpinfra_worker.worker.main import main as part  # type: ignore[import-not-found]
+    return int(part(argv))
 
 
 if __name__ == "__main__":

@@ -45,6 +45,9 @@ def run(events_fd: int, orders_fd: int, parent_pid: int) -> int:
     """Serve one supervisor; returns the exit status."""
     for fd in (events_fd, orders_fd):
         os.set_inheritable(fd, False)
+    if os.getppid() != parent_pid and Path(f"/proc/{parent_pid}").exists():
+        Writer(events_fd).send({"event": "wrapped", "parent": os.getppid()})
+        return 3
     # Until there is something to clean up the kernel may end this process with its supervisor: an import
     # that hangs in C code could not look at a pipe.
     processes.die_with_parent(parent_pid)
@@ -140,6 +143,7 @@ class Zygote:
         actions: dict[str, Callable[[Mapping[str, Any]], None]] = {
             "fork": self._fork,
             "import": self._import,
+            "kernels": self._kernels,
             "stacks": self._ask_stacks,
             "kill": self._kill_ranks,
         }
@@ -148,24 +152,35 @@ class Zygote:
     def _import(self, order: Mapping[str, Any]) -> None:
         """Import modules that later generations need, while the present one works."""
         started = time.monotonic()
-        # An import does not come back to look at the pipe; a timer does. And one that hangs in C code, where
-        # no handler runs, must not outlive its supervisor for ever.
+        with self._attentive(), _ended_if_it_hangs():
+            try:
+                for module in order["modules"]:
+                    importlib.import_module(module)
+            except BaseException as error:  # noqa: BLE001 - as in `_import_torch`
+                self.events.send(_import_failure(", ".join(order["modules"]), error))
+            else:
+                seconds = time.monotonic() - started
+                self.events.send({"event": "imported", "modules": order["modules"], "seconds": seconds})
+
+    def _kernels(self, order: Mapping[str, Any]) -> None:
+        """Run kernels on each visible GPU, in children, so that this process knows no device."""
+        from . import kernels
+
+        with self._attentive(), _children_held():
+            answers, opinion = kernels.run_all_and_ask(order["count"], order["timeout_s"])
+        self.events.send({"event": "kernels", "answers": answers, "cuda_usable": opinion})
+
+    @contextmanager
+    def _attentive(self) -> Iterator[None]:
+        """During something that does not come back to look at the pipe of orders: a timer does."""
         signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
-        faulthandler.dump_traceback_later(_IMPORT_MAX_S, exit=True)
         try:
-            for module in order["modules"]:
-                importlib.import_module(module)
-        except BaseException as error:  # noqa: BLE001 - as in `_import_torch`
-            self.events.send(_import_failure(", ".join(order["modules"]), error))
-        else:
-            seconds = time.monotonic() - started
-            self.events.send({"event": "imported", "modules": order["modules"], "seconds": seconds})
+            yield
         finally:
-            faulthandler.cancel_dump_traceback_later()
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _obey_urgent(self) -> None:
-        """During an import: what concerns living ranks is done now, the rest when the import is through."""
+        """During something long: what concerns living ranks is done now, the rest when it is through."""
         ready, _, _ = select.select([self._orders.fd], [], [], 0)
         orders = self._orders.pending() if ready else []
         if orders is None:
@@ -274,6 +289,16 @@ class Zygote:
     def _kill_ranks(self, order: Mapping[str, Any]) -> None:
         for pid in self._of_generation(order):
             processes.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def _ended_if_it_hangs() -> Iterator[None]:
+    """What hangs in C code, where no handler runs, must not outlive its supervisor for ever."""
+    faulthandler.dump_traceback_later(_IMPORT_MAX_S, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @contextmanager

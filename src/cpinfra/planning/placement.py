@@ -1,6 +1,6 @@
 """Where a proof runs: on which device, on which of its GPUs, with how many ranks in which mesh.
 
-`prove` never falls back to the CPU by itself where GPUs are present: a GPU that is busy, a board without a
+A proof never falls back to the CPU by itself where GPUs are present: a GPU that is busy, a board without a
 driver, or a driver that does not answer is an obstacle that is told, not a reason to test something else.
 """
 
@@ -10,15 +10,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from . import mesh as meshes
+from .. import mesh as meshes
+from ..hardware.gpus import Gpu
+from ..hardware.gpus import GpuAnswer
+from ..hardware.gpus import Remark
+from ..mesh import Mesh
+from ..mesh import UsageProblem
+from ..outcome import Finding
+from ..outcome import Severity
 from .asked import Numbers
-from .hardware.gpus import Gpu
-from .hardware.gpus import GpuAnswer
-from .hardware.gpus import Remark
-from .mesh import Mesh
-from .mesh import UsageProblem
-from .outcome import Finding
-from .outcome import Severity
 
 _REHEARSAL = "a rehearsal over gloo, which proves nothing about GPUs"
 
@@ -27,8 +27,14 @@ CPU_RANKS = 4
 FEWEST_GPUS = 4
 """GPUs that the smallest square mesh takes."""
 
+PROVE_REHEARSAL = "cpinfra prove --device cpu"
+BUILD_REHEARSAL = "cpinfra build --rehearse"
+
 _NO_GPUS = ("hidden", "absent")
 """What the driver's answer must be for `--device auto` to take the CPU: no GPU on purpose, or none at all."""
+
+UNANSWERED = ("no-driver", "hung", "error")
+"""Answers by which the number of GPUs is not known; a rehearsal leaves them alone and still tells of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +49,8 @@ class Device:
     """What the GPUs' driver said; None where it was not asked."""
     obstacle: Finding | None = None
     """Why nothing can run on it."""
+    rehearsal: str = PROVE_REHEARSAL
+    """The command that would rehearse instead."""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -50,53 +58,81 @@ class Device:
         return self.answer.gpus if self.kind == "cuda" and self.answer is not None else ()
 
 
-def decide(asked: str, answer: GpuAnswer | None) -> Device:
-    """The device for `--device asked`, given what the driver said (None: it was not asked)."""
+def decide(asked: str, answer: GpuAnswer | None, *, rehearsal: str = PROVE_REHEARSAL) -> Device:
+    """The device for `--device asked`.
+
+    Args:
+        asked: `auto`, `cpu` or `cuda`.
+        answer: what the driver said; None where it was not asked.
+        rehearsal: the command that would rehearse instead, for messages.
+    """
     if asked == "cpu" or answer is None:
-        return Device(kind="cpu", says=f"cpu, as asked: {_REHEARSAL}")
+        says = f"cpu, as asked: {_REHEARSAL}"
+        return Device(kind="cpu", says=says, answer=answer, rehearsal=rehearsal)
     if answer.state == "gpus":
-        return Device(kind="cuda", says=f"cuda: {_models(answer.gpus)} over nccl", answer=answer)
+        says = f"cuda: {_models(answer.gpus)} over nccl"
+        return Device(kind="cuda", says=says, answer=answer, rehearsal=rehearsal)
     if asked == "auto" and answer.state in _NO_GPUS:
-        return Device(kind="cpu", says=f"cpu, as {answer.reason}: {_REHEARSAL}", answer=answer)
+        says = f"cpu, as {answer.reason}: {_REHEARSAL}"
+        return Device(kind="cpu", says=says, answer=answer, rehearsal=rehearsal)
     says = f"cuda: nothing can run: {answer.reason}"
-    return Device(kind="cuda", says=says, answer=answer, obstacle=_obstacle(answer))
+    obstacle = _obstacle(answer, rehearsal)
+    return Device(kind="cuda", says=says, answer=answer, obstacle=obstacle, rehearsal=rehearsal)
 
 
 def _models(gpus: Sequence[Gpu]) -> str:
     return ", ".join(f"{number} x {name}" for name, number in Counter(gpu.name for gpu in gpus).items())
 
 
-def _obstacle(answer: GpuAnswer) -> Finding:
-    names = {
-        "none": "gpus-busy" if answer.busy else "no-usable-gpu",
-        "hidden": "no-usable-gpu",
-        "absent": "no-gpu",
-        "no-driver": "no-driver",
-        "hung": "driver-hung",
-    }
+def _obstacle(answer: GpuAnswer, rehearsal: str, severity: Severity = Severity.BLOCKING) -> Finding:
+    busy = answer.state == "none" and answer.busy
     return Finding(
-        id=names.get(answer.state, "gpus-unknown"),
-        severity=Severity.BLOCKING,
+        id="gpus-busy" if busy else _NAMES.get(answer.state, "gpus-unknown"),
+        severity=severity,
         what="no GPU can be used",
         got=answer.reason,
         expected="at least one GPU that answers and is free",
-        remedy=f"{answer.remedy}; to rehearse without GPUs: --device cpu",
-        command="cpinfra prove --device cpu",
+        remedy=f"{answer.remedy}; to rehearse without GPUs: {rehearsal}",
+        command=rehearsal,
     )
 
 
-def findings(device: Device) -> tuple[Finding, ...]:
-    """What a reader of the report should know about the device."""
-    if device.answer is None:
+_NAMES = {
+    "none": "no-usable-gpu",
+    "hidden": "no-usable-gpu",
+    "absent": "no-gpu",
+    "no-driver": "no-driver",
+    "hung": "driver-hung",
+}
+OBSTACLES = (*_NAMES.values(), "gpus-busy", "gpus-unknown", "too-few-gpus")
+"""Ids of the findings that say that GPUs are lacking."""
+
+
+def missing_gpus(answer: GpuAnswer, rehearsal: str) -> Finding:
+    """What blocks a proof on a machine without usable GPUs, where a rehearsal was not what was asked for."""
+    return _obstacle(answer, rehearsal)
+
+
+def findings(device: Device, *, for_a_run: bool = True) -> tuple[Finding, ...]:
+    """What a reader of the report should know about the device.
+
+    Args:
+        device: the device.
+        for_a_run: whether something is to run on it; else it is only looked at.
+    """
+    answer = device.answer
+    if answer is None:
         return ()
-    found = [_busy(gpu.label, gpu.reason) for gpu in device.answer.busy]
-    found += [_remark(remark) for remark in device.answer.remarks]
-    if device.gpus:
+    found = [_busy(gpu.label, gpu.reason) for gpu in answer.busy]
+    found += [_remark(remark) for remark in answer.remarks]
+    if device.gpus and for_a_run:
         found.append(_unclaimed(device.gpus))
     if 0 < len(device.gpus) < FEWEST_GPUS:
-        found.append(_too_few(len(device.gpus)))
+        found.append(_too_few(len(device.gpus), device.rehearsal))
     if device.obstacle is not None:
         found.append(device.obstacle)
+    elif device.kind == "cpu" and answer.state in UNANSWERED:
+        found.append(_obstacle(answer, device.rehearsal, Severity.WARNING))
     return tuple(found)
 
 
@@ -128,6 +164,12 @@ _REMARKS = {
         "expected": "GPUs that nobody else uses during the run",
         "remedy": "end what runs on it if it is yours (nvidia-smi lists it), or name another GPU",
     },
+    "by-torch": {
+        "what": "who uses the GPUs is known by their memory alone",
+        "expected": "NVML's answer, which counts processes too",
+        "remedy": "look with nvidia-smi whether somebody computes on them, or install nvidia-ml-py for this "
+        "interpreter",
+    },
 }
 """What each kind of remark on the chosen GPUs means, and what to do about it."""
 
@@ -148,33 +190,38 @@ def _unclaimed(gpus: Sequence[Gpu]) -> Finding:
     )
 
 
-def _too_few(number: int) -> Finding:
+def _too_few(number: int, rehearsal: str) -> Finding:
     return Finding(
         id="too-few-gpus",
         severity=Severity.BLOCKING,
         what="2D context parallelism cannot be proven on these GPUs",
         got=f"{number} usable GPU(s)",
         expected=f"{FEWEST_GPUS} or more, for a mesh of 2x2",
-        remedy="free more GPUs or run on a machine that has them; to rehearse without GPUs: --device cpu",
-        command="cpinfra prove --device cpu",
+        remedy=f"free more GPUs or run on a machine that has them; to rehearse without GPUs: {rehearsal}",
+        command=rehearsal,
     )
 
 
-def pick_mesh(numbers: Numbers, device: Device) -> Mesh:
+def pick_mesh(numbers: Numbers, kind: str, num_gpus: int, *, allow_1d: bool = True) -> Mesh:
     """The mesh that the numbers mean on this device.
+
+    Args:
+        numbers: what was asked.
+        kind: `cpu` or `cuda`.
+        num_gpus: how many GPUs may be used; 0 on `cuda` where an obstacle leaves none to count.
+        allow_1d: whether a world that holds no square may be a 1-D mesh; else it is refused.
 
     Raises:
         UsageProblem: the numbers do not fit each other, or not the device.
     """
     ranks, cp, dp = numbers.ranks, numbers.cp, numbers.dp
-    num_gpus = len(device.gpus)
     if ranks is None and cp is None and dp is None:
-        return _default(device.kind, num_gpus)
-    if device.kind == "cuda" and ranks is None and dp is None and cp is not None:
+        return _default(kind, num_gpus)
+    if kind == "cuda" and ranks is None and dp is None and cp is not None:
         dp = max(1, num_gpus // (cp[0] * cp[1]))  # the plan's own configuration for this side
-    mesh = meshes.choose(ranks, cp, dp)
-    if device.obstacle is None:
-        _refuse_too_many(mesh, numbers, device.kind, num_gpus)
+    mesh = meshes.choose(ranks, cp, dp, allow_1d=allow_1d, world_option=numbers.ranks_option)
+    if kind == "cpu" or num_gpus:
+        _refuse_too_many(mesh, numbers, kind, num_gpus)
     return mesh
 
 
@@ -187,11 +234,12 @@ def _default(kind: str, num_gpus: int) -> Mesh:
 
 def _refuse_too_many(mesh: Mesh, numbers: Numbers, kind: str, num_gpus: int) -> None:
     world = mesh.world_size
-    option = "--ranks" if numbers.ranks is not None else f"{_options(numbers)}, which takes --ranks"
+    named = numbers.ranks_option
+    option = named if numbers.ranks is not None else f"{_options(numbers)}, which takes {named}"
     messages = meshes.limit_problems(world, device=kind, gpus=num_gpus, world_option=option)
     if not messages and kind == "cuda" and world > num_gpus:
         there = f"there are {num_gpus} usable GPU(s)"
-        remedy = f"several ranks on one GPU are not supported; valid: up to {num_gpus}, or --device cpu"
+        remedy = f"several ranks on one GPU are not supported; valid: up to {num_gpus}, or a rehearsal on CPU"
         messages = (f"{option} {world}: {there}; {remedy}",)
     if messages:
         raise UsageProblem(messages)

@@ -10,11 +10,11 @@ from collections.abc import Collection
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .mesh import Mesh
-from .mesh import UsageProblem
-from .proof.catalogue import SEED
-from .proof.catalogue import TIERS
-from .proof.catalogue import CheckInfo
+from ..mesh import Mesh
+from ..mesh import UsageProblem
+from ..proof.catalogue import SEED
+from ..proof.catalogue import TIERS
+from ..proof.catalogue import CheckInfo
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +66,8 @@ def select(
         raise UsageProblem(messages)
     named, left_out = _match(only, ids), _match(skip, ids)
     omitted = [_omitted(check, named, left_out, only) for check in candidates]
+    if all(omitted):
+        raise UsageProblem([f"--only and --skip leave no check; there are: {', '.join(ids)}"])
     return Selection(
         run=tuple(check for check, leave in zip(candidates, omitted, strict=True) if leave is None),
         omitted=tuple(leave for leave in omitted if leave is not None),

@@ -1,0 +1,61 @@
+"""`cpinfra probe`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from .output import Output
+from .usage import Mistakes
+
+EPILOG = """\b
+Examples:
+  cpinfra probe --python ~/envs/model/bin/python --model my_model
+      The torch of that environment, and whether my_model imports there.
+  cpinfra probe --json > probe.json
+      Flat keys, as tools around the recipe build-infra read them.
+
+\b
+Exit codes:
+  0    answered, and nothing contradicts
+  2    the command makes no sense
+  3    no, or not answerable; the notes say what and why
+  130  interrupted"""
+
+
+@click.command("probe", epilog=EPILOG)
+@click.option(
+    "--python",
+    metavar="PATH",
+    help="The Python that has your torch. Default: this one if it has torch, else the active "
+    "virtual environment's, else python3 on PATH.",
+)
+@click.option("--model", metavar="MODULE", multiple=True, help="A module that must import. May be repeated.")
+@click.option(
+    "--workdir",
+    metavar="DIR",
+    help="Where checkpoints and data will go: its disk is measured. Default: FOLD_CP_WORKDIR, else here.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@click.pass_context
+def probe(
+    ctx: click.Context, python: str | None, model: tuple[str, ...], workdir: str | None, as_json: bool
+) -> None:
+    """Say what the software is, and whether it fits the GPUs.
+
+    Imports torch and the models, runs kernels on each free GPU, and brings a DTensor through a mesh of one
+    rank. A value that could not be told is null, and a note says why.
+    """
+    from .. import probe as machine
+    from ..mesh import UsageProblem
+    from ..node import probe_text
+
+    try:
+        probed = machine.probe(machine.ProbeRequest(python=python, models=model, workdir=workdir))
+    except UsageProblem as problem:
+        raise Mistakes(problem.messages, ctx) from problem
+    text = json.dumps(probed.document, indent=2, allow_nan=False) + "\n"
+    Output(sys.stdout).write(text if as_json else probe_text.summary(probed.document))
+    ctx.exit(int(probed.exit_code))

@@ -1,0 +1,31 @@
+"""`cpinfra schema`: print."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from .output import Output
+
+EPILOG = """\b
+Examples:
+  cpinfra schema > cp_infra.schema.json
+      For a validator of JSON schemas (draft 2020-12).
+
+\b
+Exit codes:
+  0  printed
+  2  the command makes no sense"""
+
+
+@click.command("schema", epilog=EPILOG)
+def schema() -> None:
+    """Print the JSON schema of the reports.
+
+    It holds for docs/cp_infra.json, for the report of each run, and for what --json prints.
+    """
+    from .. import report
+
+    Output(sys.stdout).write(json.dumps(report.schema(), indent=2) + "\n")

@@ -1,0 +1,172 @@
+"""The whole of a report in less than 40 lines of plain text. Pure."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+from .. import report
+from ..text import lines
+from ..text import one_line
+from . import words
+
+COLUMNS = 100
+_LIMIT = 280
+_LINES_OF_ONE = 3
+"""Lines that the sentence of an entry may take, and its command."""
+_WORDS = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*"|['"])+""")
+"""Of a command, with what is quoted in one piece."""
+
+
+def summary(made: report.Report) -> str:
+    """Less than 40 lines of at most 100 columns, with a final newline."""
+    found = [
+        *_head(made),
+        *_section("Not passed", [[_unpassed(one)] for one in words.alike(made.checks or ())], most_lines=6),
+        *_section("Hang", [[one] for one in _hang(made.hang)], most_lines=3),
+        *_section("Blocking", [_blocking(one) for one in made.blocking or ()], most_lines=7),
+        *_section("To be asked of the user", _questions(made), most_lines=3),
+        *_section("Next", [[one.why, one.command] for one in made.next or ()], most_lines=6),
+    ]
+    return "".join(f"{line}\n" for line in found)
+
+
+def _head(made: report.Report) -> Iterator[str]:
+    scope = f", scope {made.scope}" if made.scope is not None else ""
+    yield _cut(f"Verdict: {made.verdict or 'none'}{scope}")
+    yield _cut(f"  {words.MEANINGS[made.verdict]}")
+    yield _cut(f"Machine: {_machine(made)}")
+    if made.software is not None:
+        yield from map(_cut, _software(made.software))
+    if made.plan is not None:
+        chosen = words.mesh(made.plan.chosen) if made.plan.chosen is not None else "none: it takes 4 GPUs"
+        yield _cut(f"Free GPUs: {_said(made.plan.gpus_free)}; mesh that they can test: {chosen}")
+    for run in (made.runs or ())[:2]:
+        outcomes = [check.outcome for check in made.checks or () if check.run == run.id]
+        passed = f"{outcomes.count('pass')} of {len(outcomes)} checks passed"
+        yield _cut(f"Run {run.id}: {words.mesh(run.mesh)} on {run.device}, {_said(run.backend)}: {passed}")
+    if isinstance(made.recipe, report.Recipe):
+        mesh = words.mesh(made.recipe.mesh)
+        yield _cut(f"Launch: {mesh}: {words.standing(made, made.recipe)}; how: under Launch in cp_infra.md")
+
+
+def _machine(made: report.Report) -> str:
+    parts = []
+    if isinstance(made.host, report.Host):
+        free = made.host.disk.free_gib
+        disk = f"{free:.0f} GiB of disk free" if isinstance(free, float | int) else f"disk {_said(free)}"
+        parts = [_said(made.host.hostname), f"{_said(made.host.cpus.affinity)} CPUs", disk]
+    if isinstance(made.hardware, report.Hardware):
+        models = Counter(_said(gpu.name) for gpu in made.hardware.gpus)
+        gpus = ", ".join(f"{number} x {name}" for name, number in models.items()) or "no GPU"
+        parts += [gpus, f"driver {_said(made.hardware.driver_version)}"]
+    elif made.hardware is not None:
+        parts.append(f"GPUs {_said(made.hardware)}")
+    return ", ".join(parts) or "this report does not tell"
+
+
+def _software(made: report.Software) -> Iterator[str]:
+    nccl = made.nccl.loaded if isinstance(made.nccl, report.Nccl) else made.nccl
+    yield f"Software: torch {_said(made.torch)} in {one_line(made.python)}"
+    yield f"  CUDA build {_said(made.cuda_build)}, NCCL {_said(nccl)}"
+
+
+def _unpassed(group: Sequence[report.Check]) -> str:
+    first = group[0]
+    ids = ", ".join(one_line(check.id) for check in group)
+    return f"{first.outcome} {ids}: {_brief(first.reason)}; {_brief(first.remedy)}"
+
+
+def _hang(hang: report.Hang | None) -> list[str]:
+    if hang is None:
+        return []
+    ranks = ", ".join(map(str, hang.culprit_ranks)) or "none that could be told"
+    found = [f"{one_line(hang.kind)} {one_line(words.where(hang))}, culprit ranks: {ranks}"]
+    at = [f"rank {one.rank}: {_said(one.operation)} at {_said(one.site)}" for one in hang.culprits]
+    return [*found, *at]
+
+
+def _blocking(one: report.Blocking) -> list[str]:
+    told = f"{one_line(one.id)}: {_brief(one.what)}; {_brief(one.remedy)}"
+    return [told, "" if one.command in one.remedy else one.command]
+
+
+def _questions(made: report.Report) -> list[list[str]]:
+    """All in one entry: what each is about, and the option that takes the answer."""
+    asked = {question.key: question for one in made.blocking or () for question in one.needs_from_user}
+    named = [f"{one_line(one.key)} ({one_line(one.option)})" for one in asked.values()]
+    return [[", ".join(named)]] if named else []
+
+
+def _section(title: str, entries: Sequence[Sequence[str]], *, most_lines: int) -> Iterator[str]:
+    """A title and its entries, as many as fit; those left out are counted.
+
+    Args:
+        title: what stands above.
+        entries: each a sentence, and perhaps a command.
+        most_lines: how many there may be below the title.
+    """
+    if not entries:
+        return
+    yield title
+    shown: list[str] = []
+    for place, entry in enumerate(entries):
+        block = _entry(*entry)
+        last = place == len(entries) - 1
+        if len(shown) + len(block) > most_lines - (0 if last else 1):
+            shown.append(f"  ... {len(entries) - place} more: see the report")
+            break
+        shown += block
+    yield from shown
+
+
+def _entry(text: str, command: str = "") -> list[str]:
+    """A sentence, with its command behind it, or below it where there is no room: never broken."""
+    shown = _brief(text)
+    whole = f"  - {shown}: {one_line(command)}" if command else f"  - {shown}"
+    if len(whole) <= COLUMNS:
+        return [whole]
+    found = _wrapped(shown)
+    return [*found, *_command(one_line(command))] if command else found
+
+
+def _command(command: str) -> list[str]:
+    """A command that can be copied: broken between its words only, or not shown at all."""
+    shown = ["   "]
+    for word in _WORDS.findall(command):
+        if len(shown[-1]) + len(word) + 3 > COLUMNS and shown[-1].strip():
+            shown[-1] += " \\"
+            shown.append("     ")
+        shown[-1] += f" {word}"
+    whole = len(shown) <= _LINES_OF_ONE and all(len(line) <= COLUMNS for line in shown)
+    return shown if whole else ["    (its command is too long for here: see the report)"]
+
+
+def _wrapped(text: str) -> list[str]:
+    found = textwrap.wrap(
+        text, COLUMNS, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False
+    )
+    if len(found) <= _LINES_OF_ONE:
+        return found
+    return [*found[: _LINES_OF_ONE - 1], _cut(f"{found[_LINES_OF_ONE - 1][: COLUMNS - 4]} ...")]
+
+
+def _said(value: object) -> str:
+    """A value of the report, or that there is none and why."""
+    why = getattr(value, "unavailable", None)
+    return one_line(value) if why is None else f"unavailable ({one_line(why, limit=40)})"
+
+
+def _brief(text: str) -> str:
+    """Foreign text on one line; of a traceback its end."""
+    found = lines(text)
+    if any(line.startswith("Traceback (most recent call last)") for line in found):
+        found = found[-1:]
+    return one_line(" / ".join(line.strip() for line in found), limit=_LIMIT)
+
+
+def _cut(text: str, limit: int = COLUMNS) -> str:
+    return one_line(text, limit=limit)

@@ -1,0 +1,204 @@
+"""The summary, the next steps and the questions of a report."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+
+import reports
+from cpinfra import report
+from cpinfra.record.next_steps import next_steps
+from cpinfra.record.next_steps import questions
+from cpinfra.record.summary import summary
+from test_markdown import TEXTS
+from test_markdown import replaced
+
+
+def commands(made: report.Report, docs: str = "docs") -> list[str]:
+    """What to do next."""
+    return [step.command for step in next_steps(made, docs)]
+
+
+def blocked(num_gpus: int, **sections: Any) -> report.Report:
+    """A report of a machine with so many free GPUs, not proven."""
+    whole = {"verdict": "not-proven", "plan": reports.plan(num_gpus), "runs": [], "checks": [], **sections}
+    return reports.made(**whole)
+
+
+class TestSummary:
+    """Less than 40 lines of 100 columns."""
+
+    @pytest.mark.parametrize("kind", reports.KINDS)
+    def test_begins_with_verdict_and_scope(self, kind: reports.Kind) -> None:
+        """And says what they mean."""
+        made = reports.of(kind)
+        lines = summary(made).splitlines()
+
+        assert lines[0].startswith(f"Verdict: {made.verdict}")
+        assert "every required check" in lines[1] or "contradicted" in lines[1]
+        assert any(line.startswith("Launch: ") for line in lines)
+
+    def test_of_a_failure(self) -> None:
+        """Two checks keep their own words, and the culprit is named."""
+        text = summary(reports.of("failed"))
+
+        assert "fail p2p.ring: p2p.ring: rank 2 got another chunk" in text
+        assert "unknown dtensor.roundtrip" in text
+        assert "never-entered in p2p.ring, culprit ranks: 1" in text
+        assert "Run main: 4 ranks, dp 1, cp 2x2 on cuda, nccl: 3 of 5 checks passed" in text
+
+    def test_of_what_blocks(self) -> None:
+        """What is needed of the user stands there with the options."""
+        text = summary(reports.of("not-proven"))
+
+        assert "no-gpu: 2D context parallelism cannot be proven here" in text
+        assert "partition (--partition)" in text
+        assert "may_submit" in text
+
+    def test_commands_are_never_broken(self) -> None:
+        """One that has no room behind its reason stands on a line of its own."""
+        made = reports.of("proven")
+        lines = [line.strip() for line in summary(made).splitlines()]
+
+        for step in made.next or ():
+            assert any(line.endswith(step.command) for line in lines)
+
+    def test_of_an_empty_report(self) -> None:
+        """What it does not hold is not invented."""
+        assert summary(reports.stamped()).splitlines() == [
+            "Verdict: none",
+            "  no verdict was made",
+            "Machine: this report does not tell",
+        ]
+
+    @given(TEXTS.map(lambda text: text * 20), st.sampled_from(reports.KINDS), st.integers(1, 30))
+    @settings(max_examples=40, deadline=None)
+    def test_fits_whatever_the_texts(self, text: str, kind: reports.Kind, number: int) -> None:
+        """However long, many and odd they are."""
+        whole = reports.of(kind)
+        odd = replaced(whole, text)
+        many = odd.model_copy(
+            update={
+                "runs": [reports.run()] * number,
+                "checks": [reports.check("a", "fail", reason=f"{text}{n}x") for n in range(number)],
+                "blocking": [reports.too_few_gpus().model_copy(update={"what": text})] * number,
+                "next": [report.Next(why=text, command=text)] * number,
+                "hang": replaced(reports.hang(), text),
+            }
+        )
+
+        for made in (odd, many):
+            lines = summary(made).split("\n")
+            assert lines.pop() == ""
+            assert len(lines) < 40
+            assert all(len(line) <= 100 and line.isprintable() for line in lines)
+
+    @pytest.mark.parametrize(
+        ("command", "lines"),
+        [
+            ("short", 1),
+            (f"cpinfra build --python {'/p' * 30} --docs '{'a b ' * 9}' --model {'m' * 20}", 2),
+            (f"echo {'x' * 200}", 1),
+        ],
+    )
+    def test_commands_can_be_copied(self, command: str, lines: int) -> None:
+        """Broken as a shell may read it, between words alone; what has no room is not shown in part."""
+        why = ("why " * 20).strip()
+        made = reports.made().model_copy(update={"next": [report.Next(why=why, command=command)]})
+        shown = summary(made).partition(f"\n  - {why}")[2]
+
+        if len(command) > 190:
+            assert shown == "\n    (its command is too long for here: see the report)\n"
+        else:
+            assert shlex.split(shown.lstrip(":").replace(" \\\n", " ")) == shlex.split(command)
+            assert len(shown.strip().splitlines()) == lines
+
+
+class TestNextSteps:
+    """What to do with each verdict and number of GPUs."""
+
+    def test_proven(self) -> None:
+        """Use it, and later see whether it still holds; folders are quoted."""
+        found = commands(reports.of("proven"), "my docs")
+
+        assert found[0].startswith("sed ")
+        assert found[0].endswith(" 'my docs/cp_infra.md' > launch.sh")
+        assert found[1:] == [
+            "PROGRAM=your_program.py bash launch.sh",
+            "cpinfra check 'my docs/cp_infra.json'",
+        ]
+
+    @pytest.mark.parametrize(
+        ("gpus", "command"), [(4, "cpinfra build 8 --require full"), (8, "cpinfra build --require full")]
+    )
+    def test_proven_on_few_gpus(self, gpus: int, command: str) -> None:
+        """The way to a full integration comes first."""
+        made = reports.made(verdict="proven", scope="limited", plan=reports.plan(gpus))
+
+        assert commands(made)[0] == command
+
+    def test_rehearsed(self) -> None:
+        """To a machine with GPUs, or through SLURM; where GPUs are free, to them."""
+        assert commands(reports.of("rehearsal"))[:2] == ["cpinfra build", "cpinfra build --slurm"]
+        assert commands(reports.made(plan=reports.plan(4)))[0] == "cpinfra build --local"
+
+    @pytest.mark.parametrize("gpus", [0, 1, 3])
+    def test_too_few_gpus(self, gpus: int) -> None:
+        """Rehearse meanwhile, unless that was done."""
+        assert commands(blocked(gpus)) == [
+            "cpinfra build --rehearse",
+            "cpinfra build",
+            "cpinfra build --slurm",
+        ]
+        rehearsed = reports.of("not-proven")
+        assert "cpinfra build --rehearse" not in commands(rehearsed)
+        assert ("free more GPUs" in next_steps(blocked(gpus))[1].why) == bool(gpus)
+
+    def test_what_blocks_comes_first(self) -> None:
+        """With its own command, then the proof again."""
+        obstacle = reports.too_few_gpus().model_copy(update={"command": "nvidia-smi", "id": "gpus-busy"})
+
+        assert commands(blocked(4, blocking=[obstacle]))[:2] == ["nvidia-smi", "cpinfra build"]
+
+    def test_failed(self) -> None:
+        """On GPUs NCCL is to speak, on the CPU torch; nobody is sent to launch with it."""
+        on_cpu = reports.made(verdict="failed", scope=None)
+
+        assert commands(reports.of("failed")) == ["NCCL_DEBUG=INFO cpinfra build"]
+        assert commands(on_cpu) == ["TORCH_DISTRIBUTED_DEBUG=DETAIL cpinfra build --rehearse"]
+
+
+class TestQuestions:
+    """What only the user can say."""
+
+    @pytest.mark.parametrize("gpus", [0, 3])
+    def test_where_gpus_are_missing(self, gpus: int) -> None:
+        """Cluster, account, partition, time, environment, files, leave to submit: each with an example."""
+        found = questions(blocked(gpus))
+
+        assert [one.key for one in found] == [
+            "login_host",
+            "partition",
+            "account",
+            "time_limit",
+            "activation",
+            "shared_folder",
+            "may_submit",
+        ]
+        assert all(one.question.endswith((".", "?")) and one.option and one.example for one in found)
+
+    def test_where_they_could_not_be_counted(self) -> None:
+        """A driver that hangs is no GPU either."""
+        plan = reports.plan(0).model_copy(update={"gpus_free": reports.missing("the driver hung")})
+
+        assert len(questions(blocked(0, plan=plan))) == 7
+
+    def test_nowhere_else(self) -> None:
+        """Neither with enough GPUs, nor where a rehearsal was asked for."""
+        assert questions(blocked(4)) == []
+        assert questions(reports.of("rehearsal")) == []
