@@ -3,6 +3,8 @@
 # the others make .venv from it. ARGS="...": further arguments for pytest.
 
 BIN := .venv/bin
+# Processes that run tests: most of the time they wait for ranks.
+JOBS ?= 3
 export PYTHON
 
 .DEFAULT_GOAL := help
@@ -11,7 +13,7 @@ export PYTHON
 help:
 	@echo 'make demo       prove this machine with 4 ranks on the CPU'
 	@echo 'make demo PYTHON=/path/to/python    the same with the torch of that interpreter, installing none'
-	@echo 'make test       the tests, about 3 minutes; ARGS="-k zip" goes to pytest'
+	@echo 'make test       the tests, about 3 minutes; JOBS=1 in one process; ARGS="-k zip" goes to pytest'
 	@echo 'make test-long  those that take minutes each'
 	@echo 'make lint       ruff, mypy, import-linter, and whether the skill holds the present worker'
 	@echo 'make format     ruff, with its safe corrections'
@@ -22,7 +24,7 @@ demo:
 
 test:
 	@tools/setup.sh dev
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadscope $(ARGS)
 
 test-long:
 	@tools/setup.sh dev

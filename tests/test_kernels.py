@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -237,24 +240,43 @@ def test_a_gpu_that_is_not_there_is_torchs_to_tell() -> None:
 
 
 def test_handlers_of_ended_children_do_not_collect_ours() -> None:
-    """A handler of SIGCHLD that reaps all children, as the zygote's, is held off meanwhile."""
-    reaped: list[int] = []
+    """A handler of SIGCHLD that reaps all children is held off meanwhile, in a process of one thread."""
+    code = (
+        "import os, signal\n"
+        "from cpinfra.worker import kernels\n"
+        "reaped = []\n"
+        "def reap(*_):\n"
+        "    try:\n"
+        "        reaped.append(os.waitpid(-1, os.WNOHANG)[0])\n"
+        "    except ChildProcessError:\n"
+        "        pass\n"
+        "signal.signal(signal.SIGCHLD, reap)\n"
+        "answers = kernels.run_all(2, 60, device='cpu')\n"
+        "assert [answer['right'] for answer in answers] == [True, True], answers\n"
+        "assert reaped == [], reaped\n"
+        "assert signal.SIGCHLD not in signal.pthread_sigmask(signal.SIG_BLOCK, [])\n"
+    )
+    sources = str(Path(kernels.__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": sources, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
 
-    def reap(*_: object) -> None:
-        try:
-            reaped.append(os.waitpid(-1, os.WNOHANG)[0])
-        except ChildProcessError:
-            reaped.append(-1)
 
-    before = signal.signal(signal.SIGCHLD, reap)
-    try:
-        answers = kernels.run_all(2, LONG_S, device="cpu")
-    finally:
-        signal.signal(signal.SIGCHLD, before)
+def test_a_child_that_another_has_collected_is_not_killed_by_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The number may be another process's by then; how it ended is not known, and is said so."""
+    killed: list[int] = []
 
-    assert [answer["right"] for answer in answers] == [True, True]
-    assert set(reaped) <= {-1}
-    assert signal.SIGCHLD not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    def gone(pid: int, options: int) -> tuple[int, int]:
+        raise ChildProcessError
+
+    monkeypatch.setattr(os, "waitpid", gone)
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
+    (ended,) = children.ask([lambda say: say({"x": 1})], LONG_S)
+    monkeypatch.undo()
+    os.waitpid(-1, 0)
+
+    assert (ended.how, ended.said, killed) == (children.TAKEN, ({"x": 1},), [])
 
 
 # --------------------------------------------------------------------------------------- children

@@ -27,6 +27,7 @@ AT_ONCE = 16
 HUNG = "hung"
 FLOODED = "flooded"
 UNDYING = "undying"
+TAKEN = "collected by another part of this program"
 
 _DEATH_S = 2.0
 _LOOK_EVERY_S = 0.002
@@ -64,7 +65,8 @@ class _Child:
 def ask(works: Sequence[Work], timeout_s: float) -> list[Ended]:
     """Do each work in a forked child of its own, up to `AT_ONCE` at a time.
 
-    Call it from the main thread. Handlers of SIGCHLD wait meanwhile, so that none collects these children.
+    Call it from the main thread. Handlers of SIGCHLD wait meanwhile, so that none collects these children;
+    in a process with other threads the kernel may hand the signal to one of those.
 
     Args:
         works: what to do; each gets a function that says one JSON object to the parent.
@@ -83,8 +85,8 @@ def ask(works: Sequence[Work], timeout_s: float) -> list[Ended]:
                 child = _fork(*waiting.pop())
                 living[child.fd] = child
             for child, how in _finished(living, timeout_s):
-                ended[child.number] = _end(child, how)
                 del living[child.fd]
+                ended[child.number] = _end(child, how)
     finally:
         for child in living.values():  # an interruption
             _end(child, HUNG)
@@ -146,14 +148,25 @@ def _hear(child: _Child) -> str | None:
 def _end(child: _Child, how: str) -> Ended:
     """Collect a child; one that has a reason to be killed, or does not end by itself, is killed."""
     os.close(child.fd)
-    status = None if how else _collected(child.pid)
-    if status is not None:
-        how = _how(status)
-    else:
-        os.kill(child.pid, signal.SIGKILL)
-        how = (how or HUNG) if _collected(child.pid) is not None else UNDYING
+    try:
+        how = _ending(child, how)
+    except ChildProcessError:
+        how = TAKEN
     seconds = time.monotonic() - child.started
     return Ended(said=_objects(bytes(child.heard)), how=how, seconds=seconds)
+
+
+def _ending(child: _Child, how: str) -> str:
+    """How it ended.
+
+    Raises:
+        ChildProcessError: somebody else has collected it; its number may be another process's by now.
+    """
+    status = None if how else _collected(child.pid)
+    if status is not None:
+        return _how(status)
+    os.kill(child.pid, signal.SIGKILL)
+    return (how or HUNG) if _collected(child.pid) is not None else UNDYING
 
 
 def _collected(pid: int) -> int | None:
