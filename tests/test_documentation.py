@@ -18,6 +18,8 @@ from torch import Tensor
 
 from cpinfra import outcome
 from cpinfra.proof import attribution
+from cpinfra.record import docs
+from cpinfra.record.markdown import markdown
 from cpinfra.worker import registry
 from cpinfra.worker.check_run import CheckRun
 from cpinfra.worker.check_run import run_check
@@ -26,6 +28,7 @@ from cpinfra.worker.registry import Check
 from cpinfra.worker.trials import Trial
 
 PROJECT = Path(__file__).parents[1]
+EXAMPLES = PROJECT / "docs" / "examples"
 PAGES = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")]
 LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(#[^)\s]+)?\)")
 
@@ -144,3 +147,16 @@ def test_example_fails_on_another_ranks_data_and_says_whose(halo: Check) -> None
 
     assert answer["outcome"] == "fail"
     assert "the chunk of rank 3" in answer["reason"]
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent.name for path in EXAMPLES.glob("*/cp_infra.json")))
+def test_examples_are_reports(folder: str) -> None:
+    """Each can be read, and its Markdown is what is written for it."""
+    made = docs.read(EXAMPLES / folder / "cp_infra.json")
+
+    assert (EXAMPLES / folder / "cp_infra.md").read_text() == markdown(made)
+
+
+def test_there_are_examples() -> None:
+    """Of a rehearsal, and of one, two and four GPUs."""
+    assert len(list(EXAMPLES.glob("*/cp_infra.json"))) == 4

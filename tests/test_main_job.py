@@ -57,6 +57,9 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path / "bench", monkeypatch)
 
 
+SBATCH = "sbatch skills/build-infra/scripts/slurm_probe.sbatch"
+
+
 def came_to(answer: Answer) -> tuple[str, str | None, int]:
     """Verdict, scope and exit code."""
     assert answer.report.verdict == answer.verdict.value
@@ -173,7 +176,7 @@ class TestFewGpus:
         assert blocks.id == "too-few-gpus"
         assert f"{gpus} usable GPU(s)" in blocks.what
         assert {question.key for question in blocks.needs_from_user} == ASKED
-        assert "cpinfra build --slurm" in commands(answer)
+        assert SBATCH in commands(answer)
 
     def test_each_check_is_told_for_each_run(self, bench: Bench) -> None:
         """The square round trip is skipped on three GPUs, and passes on the CPU."""
@@ -242,7 +245,7 @@ class TestNoGpus:
         assert gpus.remedy in blocks.remedy
         assert plain(blocks.command) == "cpinfra build --rehearse"
         assert {question.key for question in blocks.needs_from_user} == ASKED
-        assert "cpinfra build --slurm" in commands(answer)
+        assert SBATCH in commands(answer)
 
     @pytest.mark.parametrize(("gpus", "name"), [*WITHOUT, *OBSTACLES])
     def test_a_rehearsal_that_fails_is_a_failure(self, bench: Bench, gpus: GpuAnswer, name: str) -> None:
@@ -737,12 +740,12 @@ class TestDocuments:
 
         told = [one.command for one in answer.report.next if one.command.startswith("cpinfra build")]
         assert told[0] == "cpinfra build --rehearse" + same.format(bench.docs)
-        assert "cpinfra build --slurm" + same.format(bench.docs) in told
+        assert SBATCH in [one.command for one in answer.report.next]
         assert answer.report.blocking[0].command == told[0]
         assert isinstance(answer.report.hardware, report.Hardware)
         assert [one.command for one in answer.report.hardware.findings] == [told[0]]
         (blocks,) = [one for one in unwritable.report.blocking if one.id == "docs-unwritable"]
-        assert blocks.command == "cpinfra build --docs DIR" + same.replace(" --docs {}", "")
+        assert blocks.command == "cpinfra build --docs DIR" + same.replace(" --docs {}", "") + " --rehearse"
 
     def test_where_nothing_was_named_nothing_is_added(
         self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -751,7 +754,7 @@ class TestDocuments:
         monkeypatch.chdir(tmp_path)
         answer = bench.build(python=None, docs="docs")
 
-        assert {"cpinfra build", "cpinfra build --rehearse", "cpinfra build --slurm"} <= {
+        assert {"cpinfra build", "cpinfra build --rehearse", SBATCH} <= {
             one.command for one in answer.report.next
         }
 

@@ -291,7 +291,7 @@ def cpinfra(*options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def test_probe_prints_one_document(tmp_path: Path) -> None:
     """With this torch, for real: stdout is JSON, the model is imported, and what it requires is compared."""
-    ended = cpinfra("--json", "--model", "json", "--workdir", str(tmp_path), cwd=tmp_path)
+    ended = cpinfra("--json", "--model", "torch", "--workdir", str(tmp_path), cwd=tmp_path)
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     document = json.loads(ended.stdout)

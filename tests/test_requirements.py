@@ -200,7 +200,7 @@ def test_a_requirement_that_cannot_be_read_is_quoted(text: str) -> None:
     """And the others are judged all the same."""
     unreadable, other = contradictions(wanting(text, "numpy<2"))
 
-    assert (unreadable.id, unreadable.severity) == ("model-requirement-unreadable", Severity.INFO)
+    assert (unreadable.id, unreadable.severity) == ("model-requirement-unreadable", Severity.WARNING)
     assert unreadable.got == "Requires-Dist: " + text.replace("\x1b", "\\x1b")
     assert other.id == "model-requirement-version"
 

@@ -18,6 +18,8 @@ from cpinfra.record.summary import summary
 from test_markdown import TEXTS
 from test_markdown import replaced
 
+SBATCH = "sbatch skills/build-infra/scripts/slurm_probe.sbatch"
+
 
 def commands(made: report.Report, docs: str = "docs") -> list[str]:
     """What to do next."""
@@ -144,7 +146,7 @@ class TestNextSteps:
 
     def test_rehearsed(self) -> None:
         """To a machine with GPUs, or through SLURM; where GPUs are free, to them."""
-        assert commands(reports.of("rehearsal"))[:2] == ["cpinfra build", "cpinfra build --slurm"]
+        assert commands(reports.of("rehearsal"))[:2] == ["cpinfra build", SBATCH]
         assert commands(reports.made(plan=reports.plan(4)))[0] == "cpinfra build --local"
 
     @pytest.mark.parametrize("gpus", [0, 1, 3])
@@ -153,7 +155,7 @@ class TestNextSteps:
         assert commands(blocked(gpus)) == [
             "cpinfra build --rehearse",
             "cpinfra build",
-            "cpinfra build --slurm",
+            SBATCH,
         ]
         rehearsed = reports.of("not-proven")
         assert "cpinfra build --rehearse" not in commands(rehearsed)

@@ -20,7 +20,7 @@ def probe(request: ProbeRequest) -> Probed:
         OSError: there is no room for a run folder.
     """
     probed = node.probe(request, os.environ, of_model=requirements.findings)
-    if request.models:
+    if any(model.get("requires") for model in probed.document["software"].get("models", ())):
         note = "what the models require was compared with what is installed, by the rules of `packaging`"
         probed.document["self_consistency"]["notes"].append(note)
     return probed

@@ -31,8 +31,8 @@ def recheck(path: Path) -> tuple[Report, ExitCode]:
     """Compare a report with the machine as it is now.
 
     Returns:
-        A partial report whose findings name what has changed (blocking) and what could not be told
-        (warnings); `OK` where nothing has changed, `FAILED` where something has, `NOT_PROVEN` where nothing
+        A partial report with the old verdict, whose findings name what has changed (blocking) and what could
+        not be told (warnings); `OK` where nothing has changed, `FAILED` where something has, `NOT_PROVEN` where nothing
         has and something could not be told.
 
     Raises:
@@ -40,7 +40,9 @@ def recheck(path: Path) -> tuple[Report, ExitCode]:
     """
     old = docs.read(path)
     found = [*_boot(old), *_gpus(old), *_files(old)]
-    made = Report.made(findings=[finding_from(finding) for finding in found])
+    made = Report.made(
+        verdict=old.verdict, scope=old.scope, findings=[finding_from(finding) for finding in found]
+    )
     if any(finding.severity is Severity.BLOCKING for finding in found):
         return made, ExitCode.FAILED
     return made, ExitCode.NOT_PROVEN if found else ExitCode.OK

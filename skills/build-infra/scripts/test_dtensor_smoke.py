@@ -8,6 +8,7 @@ or died; 3: could not be told; 2: usage.
 
 import argparse
 import os
+import re
 import sys
 
 WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cpinfra_worker.zip")
@@ -22,7 +23,7 @@ def holds_square(ranks):
 def checks(world_size):
     # type: (str | None) -> list[str]
     """The checks for so many ranks; a number that is none is for the worker to refuse."""
-    ranks = int(world_size) if world_size is not None and world_size.isdigit() else 4
+    ranks = int(world_size) if world_size is not None and re.match("[0-9]{1,9}$", world_size) else 4
     if holds_square(ranks):
         return ["--only", "dtensor.*", "--checks-decide"]
     sys.stderr.write("2D skipped: %d rank(s) hold no square grid; the 1-D mesh is tested\n" % ranks)

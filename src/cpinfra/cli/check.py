@@ -14,12 +14,12 @@ EPILOG = """\b
 Examples:
   cpinfra check
       The report of this project, docs/cp_infra.json.
-  cpinfra check /shared/project/docs/cp_infra.json && sbatch job.sbatch
-      Only if nothing has changed.
+  cpinfra check --json | jq -e '.verdict == "proven" and .findings == []'
+      Only if it was proven and nothing has changed.
 
 \b
 Exit codes:
-  0  still true
+  0  still true, whatever its verdict is
   1  no: it names what has changed
   2  the command makes no sense
   3  not answerable: there is no report that can be read, or it does not say what it rests on"""

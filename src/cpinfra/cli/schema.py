@@ -24,7 +24,7 @@ Exit codes:
 def schema() -> None:
     """Print the JSON schema of the reports.
 
-    It holds for docs/cp_infra.json, for the report of each run, and for what --json prints.
+    It holds for docs/cp_infra.json, for the report of each run, and for what --json prints, but for that of probe.
     """
     from .. import report
 

@@ -34,7 +34,9 @@ def inventory(report: Report) -> str:
 
 def check(report: Report, path: str) -> str:
     """What has changed since a report was made."""
-    lines = [*_findings(report.findings or ())] or [f"{one_line(path)} is still true"]
+    verdict = report.verdict or "none: it is a part of a report"
+    still = f"{one_line(path)} is still true; its verdict: {verdict}"
+    lines = [*_findings(report.findings or ())] or [still]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -18,6 +18,7 @@ from ..mesh import Mesh
 from ..node.learnt import Learnt
 from ..outcome import Finding
 from ..outcome import Severity
+from ..planning.asked import Wishes
 from ..planning.placement import OBSTACLES
 from ..planning.placement import UNANSWERED
 from ..planning.placement import Device
@@ -30,6 +31,8 @@ from ..software.models import ModelResult
 from .judge import Judged
 
 _NOT_ASKED = "not asked by prove"
+_REPEATS = ("docs-unwritable", "transport-restricted")
+"""Findings whose command makes the same runs again."""
 _NOT_RUN = "no run was made"
 _LOGS = {
     "events.jsonl": "what happened, in order",
@@ -42,7 +45,7 @@ def report_of(settled: Settled, folder: Path, learnt: Learnt, judged: Judged) ->
     """The report of a run: for `build` with all sections, for `prove` with its own."""
     if settled.wishes is None:
         return report.Report.made(**_proof_sections(settled, folder, learnt, judged))
-    judged = _about_the_same(judged, settled.wishes.again)
+    judged = _about_the_same(judged, settled.wishes)
     made = report.Report.made(
         **_proof_sections(settled, folder, learnt, judged),
         host=_host(learnt, judged.host),
@@ -50,17 +53,21 @@ def report_of(settled: Settled, folder: Path, learnt: Learnt, judged: Judged) ->
         next=[],
     )
     asking = made.model_copy(update={"blocking": _with_questions(made)})
-    following = asking.model_copy(
-        update={"next": next_steps.next_steps(asking, str(settled.wishes.docs), settled.wishes.again)}
-    )
+    wishes = settled.wishes
+    steps = next_steps.next_steps(asking, str(wishes.docs), wishes.again, wishes.same)
+    following = asking.model_copy(update={"next": steps})
     return following.model_copy(update={"summary": summary.summary(following)})
 
 
-def _about_the_same(judged: Judged, again: Mapping[str, Sequence[str]]) -> Judged:
+def _about_the_same(judged: Judged, wishes: Wishes) -> Judged:
     """The same with commands that name the interpreter, models and folders of this build."""
 
     def told(findings: Sequence[Finding]) -> list[Finding]:
-        return [replace(one, command=next_steps.again(one.command, again)) for one in findings]
+        options = [wishes.same if one.id in _REPEATS else wishes.again for one in findings]
+        return [
+            replace(one, command=next_steps.again(one.command, said))
+            for one, said in zip(findings, options, strict=True)
+        ]
 
     return replace(
         judged,
@@ -192,7 +199,9 @@ def _recipe(settled: Settled, learnt: Learnt, judged: Judged, made: Sequence[Pla
             proven=proven,
             run_words=f"{run.mesh} run over {'nccl' if run.device == 'cuda' else 'gloo'}; the verdict: "
             f"{judged.verdict.value}",
-            pythonpath=tuple(entry for entry in os.environ.get("PYTHONPATH", "").split(":") if entry),
+            pythonpath=tuple(
+                str(Path(entry).absolute()) for entry in os.environ.get("PYTHONPATH", "").split(":") if entry
+            ),
             gpu_uuids=tuple(gpu.uuid for gpu in run.gpus),
             torch=learnt.software.get("torch"),
         )

@@ -19,8 +19,13 @@ from .learnt import Learnt
 OfModel = Callable[[ModelResult], list[Finding]]
 """All that is to be said of one model."""
 
-_UNTOLD = ("model-requirement-unjudged", "model-requirements-uncompared")
+_UNTOLD = frozenset(
+    ("model-requirement-unjudged", "model-requirement-unreadable", "model-requirements-uncompared")
+)
 """Findings by which it could not be told whether a model has what it needs: no contradiction, and no fit."""
+_CONTRADICTIONS = frozenset(
+    ("model-requirement-missing", "model-requirement-version", "model-python-version")
+)
 
 
 def without_requirements(result: ModelResult) -> list[Finding]:
@@ -96,8 +101,10 @@ def _fits(result: ModelResult, findings: Iterable[Finding]) -> bool | None:
     """Whether one model imports and has all that it declares to need."""
     if result.imported is not True:
         return result.imported
-    heavy = {finding.id for finding in findings if finding.severity is not Severity.INFO}
-    return True if not heavy else None if heavy <= set(_UNTOLD) else False
+    told = {finding.id for finding in findings}
+    if told & _CONTRADICTIONS:
+        return False
+    return None if told & _UNTOLD else True
 
 
 def _uncompared(result: ModelResult) -> Finding:

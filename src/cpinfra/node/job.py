@@ -115,7 +115,12 @@ class Job:
         except (OSError, delivery.DeliveryError):
             return  # the run has said so
         environment = zygote_environment(os.environ, secrets.token_hex(8), gpu_uuids=uuids)
-        self.learnt.why = why.ask(self._settled.target.python, worker, environment=environment)
+        python, tick = self._settled.target.python, self._interrupts.raise_if_any
+        try:
+            self.learnt.why = why.ask(python, worker, environment=environment, tick=tick)
+        except Interrupted as interrupt:
+            self.learnt.interrupted_beside = interrupt.name
+            return
         found += why.findings(self.learnt.why)[:_REASONS_MAX]
 
     def _meanwhile(self) -> None:

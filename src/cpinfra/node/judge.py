@@ -105,7 +105,8 @@ def _of_runs(settled: Settled, learnt: Learnt) -> list[Finding]:
     found: list[Finding] = []
     for run in settled.runs:
         if run.id in learnt.proofs:
-            found += [*_environment(run.told), *learnt.proofs[run.id].findings]
+            command = "cpinfra prove" if settled.wishes is None else "cpinfra build"
+            found += [*_environment(run.told, command), *learnt.proofs[run.id].findings]
     return list(dict.fromkeys(found))
 
 
@@ -148,7 +149,7 @@ def _of_planted(result: CheckResult, faults: Sequence[str]) -> CheckResult:
     return replace(result, remedy=remedy)
 
 
-def _environment(told: Told) -> list[Finding]:
+def _environment(told: Told, command: str) -> list[Finding]:
     """What the user's environment changed of the proof, and the proof of it."""
     found = []
     if told.replaced:
@@ -166,11 +167,11 @@ def _environment(told: Told) -> list[Finding]:
             )
         )
     if told.restricting:
-        found.append(_restricted(told))
+        found.append(_restricted(told, command))
     return found
 
 
-def _restricted(told: Told) -> Finding:
+def _restricted(told: Told, command: str) -> Finding:
     return Finding(
         id="transport-restricted",
         severity=Severity.WARNING,
@@ -178,7 +179,7 @@ def _restricted(told: Told) -> Finding:
         got=", ".join(f"{name}={value}" for name, value in told.restricting.items()),
         expected="NCCL free to choose, or a program that always runs under the same variables",
         remedy=f"unset {', '.join(told.restricting)} and run it again, unless your program needs them",
-        command=f"env {' '.join(f'-u {name}' for name in told.restricting)} cpinfra prove",
+        command=f"env {' '.join(f'-u {name}' for name in told.restricting)} {command}",
     )
 
 
@@ -218,6 +219,7 @@ def _why_unknown(settled: Settled, learnt: Learnt, findings: Sequence[Finding]) 
     obstacle = settled.device.obstacle
     if not settled.runs and obstacle is not None:
         return f"not run: {obstacle.what}: {obstacle.got}", obstacle.remedy
-    if findings:
-        return f"not run: {findings[-1].what}", findings[-1].remedy
+    blocking = [finding for finding in findings if finding.severity is Severity.BLOCKING]
+    if blocking:
+        return f"not run: {blocking[-1].what}", blocking[-1].remedy
     return "the engine gave no result for it", outcome.BUG_REMEDY

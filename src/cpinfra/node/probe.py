@@ -71,7 +71,11 @@ def probe(
     """
     settled = settle_probe(request.python, request.models, request.workdir, environment, ask_gpus=ask_gpus)
     folder = Path(tempfile.mkdtemp(prefix="cpinfra-probe-"))
-    learnt = _learn(settled, folder, environment, progress or (lambda _: None))
+    try:
+        learnt = _learn(settled, folder, environment, progress or (lambda _: None))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     document = probe_document.document(settled, learnt, of_model)
     code = _code(settled, learnt, document["self_consistency"])
     if code is ExitCode.OK:
@@ -98,4 +102,5 @@ def _code(settled: Settled, learnt: Learnt, said: Mapping[str, Any]) -> ExitCode
     answer = settled.device.answer
     answered = bool(learnt.software) and answer is not None and answer.state not in _UNANSWERED
     works = said["dtensor_mesh_check"] is True and said["consistent"] is not False
+    works &= not learnt.models or said["model_import_check"] is True
     return ExitCode.OK if answered and works else ExitCode.NOT_PROVEN

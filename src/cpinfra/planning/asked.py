@@ -102,6 +102,8 @@ class Wishes:
     require: str | None
     again: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Values by option, by which another build is about the same interpreter, models and folders."""
+    same: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Those by which it makes the same runs as well."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,6 +179,7 @@ def read_wishes(request: BuildRequest, mistakes: Mistakes) -> Wishes:
         docs=_attempted(mistakes, "--docs", request.docs) or Path(DOCS),
         require=require,
         again=_again(request),
+        same={**_again(request), **_same_runs(request)},
     )
 
 
@@ -187,6 +190,20 @@ def _again(request: BuildRequest) -> dict[str, tuple[str, ...]]:
     told = {option: (value,) for option, value in said.items() if value is not None}
     models = {"--model": tuple(dict.fromkeys(request.model))} if request.model else {}
     return {**told, **models}
+
+
+def _same_runs(request: BuildRequest) -> dict[str, tuple[str, ...]]:
+    """What was said of the runs themselves, as it was said; WORLD has no option."""
+    tier = request.tier if request.tier != BuildRequest().tier else None
+    said = {
+        "": request.world,
+        "--cp": request.cp,
+        "--dp": request.dp,
+        "--tier": tier,
+        "--require": request.require,
+    }
+    told = {option: (value,) for option, value in said.items() if value is not None}
+    return {**told, **({"--rehearse": ("",)} if request.rehearse else {})}
 
 
 def _attempted(mistakes: Mistakes, option: str, text: str | None) -> Path | None:

@@ -239,7 +239,9 @@ def _refuse_too_many(mesh: Mesh, numbers: Numbers, kind: str, num_gpus: int) -> 
     messages = meshes.limit_problems(world, device=kind, gpus=num_gpus, world_option=option)
     if not messages and kind == "cuda" and world > num_gpus:
         there = f"there are {num_gpus} usable GPU(s)"
-        remedy = f"several ranks on one GPU are not supported; valid: up to {num_gpus}, or a rehearsal on CPU"
+        fitting = [f"--cp {c.cp0}x{c.cp1} --dp {c.dp}" for c in meshes.configs(num_gpus)]
+        valid = ", ".join([f"up to {num_gpus}", *fitting, "or a rehearsal on CPU"])
+        remedy = f"several ranks on one GPU are not supported; valid: {valid}"
         messages = (f"{option} {world}: {there}; {remedy}",)
     if messages:
         raise UsageProblem(messages)

@@ -128,6 +128,19 @@ def worker_bug(python: str, text: str) -> Finding:
     )
 
 
+def kernels_hung(python: str, uuids: Collection[str]) -> Finding:
+    """A GPU did not come back from kernels: nothing more is asked of any."""
+    return blocking(
+        "kernels-hung",
+        python,
+        what="a GPU does not come back from the first kernels, so no ranks were put on any",
+        got=", ".join(uuids),
+        expected="that kernels end within a minute",
+        remedy="look at dmesg (Xid) and nvidia-smi -q; reset or drain that GPU, or leave it out of "
+        "CUDA_VISIBLE_DEVICES",
+    )
+
+
 def not_fired(faults: list[str]) -> Finding:
     """A planted fault found nothing to act on."""
     return Finding(

@@ -188,7 +188,7 @@ class Supervisor:
         count = len(self.request.gpu_uuids)
         self._folder.mark("kernels")
         zygote.order("kernels", count=count, timeout_s=self._budgets.kernels_s)
-        waves = -(-count // children.AT_ONCE)
+        waves = -(-(count + 1) // children.AT_ONCE)  # one more child asks whether CUDA is usable
         deadline = time.monotonic() + waves * self._budgets.kernels_s + _KERNELS_GRACE_S
         while self.proof.kernels is None:
             for message in self._hear(zygote, _TURN_S):
@@ -340,6 +340,9 @@ class Supervisor:
         seconds = max((answer["seconds"] or 0.0 for answer in answers), default=0.0)
         right = sum(answer["right"] is True for answer in answers)
         self._emit("kernels", gpus=len(answers), right=right, seconds=seconds)
+        stuck = [self.request.gpu_uuids[answer["index"]] for answer in answers if answer.get("stuck")]
+        if stuck:  # no rank is put on a GPU that does not answer
+            self.proof.findings.append(run_findings.kernels_hung(self.request.python, stuck))
 
     def _judge_complete(self, generation: Generation, checks: Sequence[CheckInfo]) -> None:
         """Judge each check as soon as the last rank has answered."""

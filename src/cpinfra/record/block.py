@@ -17,6 +17,7 @@ def launch(recipe: report.Recipe) -> str:
     return "\n".join(
         [
             "set -euo pipefail",
+            *_timeouts(recipe),
             *_exports(recipe),
             f'PROGRAM="${{PROGRAM:?{_WHAT}}}"',
             f"WORKDIR={shell.word(recipe.workdir) if isinstance(recipe.workdir, str) else '$PWD'}",
@@ -25,6 +26,14 @@ def launch(recipe: report.Recipe) -> str:
             unbroken(recipe.commands.get("torchrun", "exit 2")).removeprefix("set -o pipefail; "),
         ]
     )
+
+
+def _timeouts(recipe: report.Recipe) -> Iterator[str]:
+    """What no variable sets: the program itself has to."""
+    for backend in ("nccl", "gloo"):
+        if backend in recipe.timeouts:
+            seconds = recipe.timeouts[backend]
+            yield f"# in PROGRAM, for {backend}: init_process_group(timeout=timedelta(seconds={seconds}))"
 
 
 def unbroken(text: str) -> str:

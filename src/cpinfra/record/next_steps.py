@@ -21,7 +21,11 @@ SCOPE_TOO_NARROW = "scope-too-narrow"
 
 _ANYWHERE = ("torch-missing", "torch-import", "model-")
 """Beginnings of the ids of what blocks a rehearsal too."""
-_THROUGH_SLURM = "or through SLURM, on a login host of the cluster"
+_THROUGH_SLURM = (
+    "or through SLURM, on a login host of the cluster, in a clone of cpinfra, with the values at the top of "
+    "that file filled in"
+)
+_SBATCH = "sbatch skills/build-infra/scripts/slurm_probe.sbatch"
 
 _CLUSTER = {
     "login_host": (
@@ -51,7 +55,10 @@ _CLUSTER = {
 
 
 def next_steps(
-    made: report.Report, docs: str = "docs", options: Mapping[str, Sequence[str]] = MappingProxyType({})
+    made: report.Report,
+    docs: str = "docs",
+    options: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    same: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[report.Next]:
     """What to do next, in order.
 
@@ -59,8 +66,10 @@ def next_steps(
         made: the report of the build.
         docs: the folder that its documents lie in, as commands have to name it.
         options: by which another build is about the same: values by option, see `again`.
+        same: by which it makes the same runs as well: after a failure.
     """
-    steps = [_next(one.why, again(one.command, options)) for one in _towards_proof(made)]
+    repeated = (same or options) if made.verdict == "failed" else options
+    steps = [_next(one.why, again(one.command, repeated)) for one in _towards_proof(made)]
     steps += _use(made, docs)
     if made.verdict in ("proven", "rehearsed"):
         path = shlex.quote(f"{docs}/cp_infra.json")
@@ -72,19 +81,20 @@ def next_steps(
 
 
 def again(command: str, options: Mapping[str, Sequence[str]]) -> str:
-    """A command that builds, with the same interpreter, models and folders; any other as it is.
+    """A command that builds, with what was asked for before; any other as it is.
 
     Args:
         command: as it would be for the defaults.
-        options: values by option; one that the command has itself is left out.
+        options: values by option; one that the command has itself is left out. A flag has the value "", and
+            WORLD, which has no option, the option "".
     """
     if "cpinfra build" not in command:
         return command
     added = [
-        f"{option} {shlex.quote(value)}"
+        " ".join(filter(None, (option, shlex.quote(value) if value else "")))
         for option, values in options.items()
         for value in values
-        if f" {option} " not in command
+        if not option or f" {option} " not in f"{command} "
     ]
     return " ".join([command, *added])
 
@@ -161,7 +171,7 @@ def _gpus(made: report.Report) -> Iterator[report.Next]:
     yield _next(
         f"prove it on a machine with {SQUARE_GPUS} free GPUs or more, 8 for all of it", "cpinfra build"
     )
-    yield _next(_THROUGH_SLURM, "cpinfra build --slurm")
+    yield _next(_THROUGH_SLURM, _SBATCH)
 
 
 def _unblock(made: report.Report) -> Iterator[report.Next]:
@@ -170,7 +180,7 @@ def _unblock(made: report.Report) -> Iterator[report.Next]:
             yield _next(f"{one.id}: {one.remedy}", one.command)
     free = _free_gpus(made)
     if _needs_more(made) and _enough_gpus(made):
-        yield _next(_THROUGH_SLURM, "cpinfra build --slurm")
+        yield _next(_THROUGH_SLURM, _SBATCH)
         return
     if _enough_gpus(made):
         yield _next("remove what blocks, then prove it", "cpinfra build")
@@ -189,7 +199,7 @@ def _use(made: report.Report, docs: str) -> Iterator[report.Next]:
     if not isinstance(made.recipe, report.Recipe):
         return
     said = words.standing(made, made.recipe)
-    if said == "not proven":
+    if said not in ("proven", "rehearsed"):
         return
     path = shlex.quote(f"{docs}/cp_infra.md")
     mesh = words.mesh(made.recipe.mesh)

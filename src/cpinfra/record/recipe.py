@@ -35,6 +35,8 @@ _OUR_WORKERS_ONLY = {
 }
 """In force in the ranks so that they can be forked; a program that starts them anew needs none of these."""
 _OURS = "CPINFRA_"
+_LABELS = ("NCCL_VERSION", "CUDA_VERSION", "TORCH_CUDA_ARCH_LIST")
+"""What images are labelled with; no library reads them at run time, and they may be untrue."""
 _ALLOCATOR = "expandable_segments:True"
 _ALLOCATOR_NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _RENAMED_IN = (2, 10)
@@ -112,7 +114,7 @@ def environment(launch: Launch) -> dict[str, str]:
     kept = {
         name: value
         for name, value in launch.env.items()
-        if name not in _OUR_WORKERS_ONLY and not name.startswith(_OURS)
+        if name not in _OUR_WORKERS_ONLY and name not in _LABELS and not name.startswith(_OURS)
     }
     made = {**_HARDENING, **kept}
     if launch.device == "cuda":

@@ -28,7 +28,8 @@ def program(mesh, device):
 
 
 def run(rank, folder):
-    """One rank: join, make the mesh, run the program, leave."""
+    """One rank: join, make the mesh, run the program, leave; the kernel ends it with its parent."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a rank stuck in C hears nothing else
     device = torch.device(DEVICE)
     if DEVICE == "cuda":
         device = torch.device(DEVICE, rank % torch.cuda.device_count())
@@ -47,7 +48,8 @@ def run(rank, folder):
 
 
 def main():
-    """Start the ranks, and end them when one fails or the time is over."""
+    """Start the ranks, and end them when one fails, the time is over, or this is told to end."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     limit_s = float(os.environ.get("TIMEOUT_S", RUN_S))
     end = time.monotonic() + limit_s
     with tempfile.TemporaryDirectory(prefix="cp-ranks-") as folder:
@@ -101,6 +103,7 @@ def program(made: Program) -> str:
         *([f"# these ranks: {_literal(made.words)}"] if made.words else []),
         "import ctypes",
         "import os",
+        "import signal",
         "import sys",
         "import tempfile",
         "import time",

@@ -80,6 +80,8 @@ class View:
         ends = {
             "proven": "on GPUs",
             "rehearsed": "on the CPU, and nothing is proven about GPUs",
+            "passed on GPUs, not proven": "its checks passed; what keeps it from being proven is "
+            "under Verdict",
             "not proven": "this recipe has not been seen to work",
         }
         return safe(f"Exactly this mesh, {words.mesh(recipe.mesh)}, is **{standing}**: {ends[standing]}.")

@@ -22,7 +22,7 @@ SCOPES = {
     None: "none",
 }
 
-Standing = Literal["proven", "rehearsed", "not proven"]
+Standing = Literal["proven", "rehearsed", "passed on GPUs, not proven", "not proven"]
 
 
 def mesh(facts: report.MeshFacts) -> str:
@@ -32,13 +32,16 @@ def mesh(facts: report.MeshFacts) -> str:
 
 
 def standing(made: report.Report, recipe: report.Recipe) -> Standing:
-    """Whether exactly the mesh that a recipe launches has been proven or rehearsed."""
+    """How far exactly the mesh that a recipe launches has been seen to work."""
     if made.verdict in ("failed", None):
         return "not proven"
     if recipe.proven:
         return "proven"
-    alike = [run.id for run in made.runs or () if run.mesh == recipe.mesh and run.role != "rerun"]
-    return "rehearsed" if any(all_passed(made, run) for run in alike) else "not proven"
+    same = [run for run in made.runs or () if run.mesh == recipe.mesh and run.role != "rerun"]
+    passed = {run.device for run in same if all_passed(made, run.id)}
+    if "cuda" in passed:
+        return "passed on GPUs, not proven"
+    return "rehearsed" if passed else "not proven"
 
 
 def all_passed(made: report.Report, run: str) -> bool:

@@ -47,7 +47,7 @@ class Model(Section):
     imported: bool | Unavailable = Field(description="Whether it could be imported.")
     error: str = Field(description="Why not, with its traceback; empty if it could.")
     path: Text = Field(description="Where the module was found.")
-    distribution: Text = Field(description="Name and version of the distribution that provides it.")
+    distribution: Text = Field(description="Name of the distribution that provides it.")
     requires: list[str] = Field(description="What that distribution declares to need, Python included.")
     seconds: Seconds | Unavailable = Field(description="Duration of the import.")
 

@@ -191,7 +191,7 @@ def _other_version(result: ModelResult, requirement: Requirement, version: str) 
 def _unreadable(result: ModelResult, line: str) -> Finding:
     return Finding(
         id="model-requirement-unreadable",
-        severity=Severity.INFO,
+        severity=Severity.WARNING,
         what=f"a line of the metadata of {declarer(result)} cannot be read, so it is not judged",
         got=one_line(line, limit=QUOTED_MAX),
         expected="a requirement as PEP 508 writes it, a version as PEP 440 does",

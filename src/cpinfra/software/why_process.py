@@ -11,6 +11,7 @@ import selectors
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +30,12 @@ _DEATH_S = 2.0
 
 
 def ask(
-    python: str, worker: Path, *, environment: Mapping[str, str], timeout_s: float = TIMEOUT_S
+    python: str,
+    worker: Path,
+    *,
+    environment: Mapping[str, str],
+    timeout_s: float = TIMEOUT_S,
+    tick: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Ask the target interpreter, in a process that is ended with all that it started.
 
@@ -38,6 +44,7 @@ def ask(
         worker: the worker's zip.
         environment: all of its environment; the one in which the import failed.
         timeout_s: bound of the answer.
+        tick: called at every turn; may raise to interrupt.
 
     Returns:
         The facts of `worker.why.describe`; or `unavailable`, why there are none.
@@ -45,24 +52,32 @@ def ask(
     answer_fd, answer_in = os.pipe()
     output_fd, output_in = os.pipe()
     argv = [python, str(worker), "why", "--result", str(answer_in), "--parent", str(os.getpid())]
-    process = None
     taken = {answer_fd: bytearray(), output_fd: bytearray()}
-    how = "it did not answer"
+    process = None
+    how, code = "it did not answer", None
     try:
         try:
             process = _started(argv, environment, answer_in, output_in)
         finally:
             os.close(answer_in)
             os.close(output_in)
-        how = _take(taken, answer_fd, time.monotonic() + timeout_s)
+        how = _take(taken, answer_fd, time.monotonic() + timeout_s, tick)
     except OSError as error:
         how = f"{python}: {error.strerror or error}"
     finally:
-        code = _end(process) if process is not None else None
-        _take_rest(taken[output_fd], output_fd)
-        for fd in taken:
-            os.close(fd)
+        code = _ended(process, taken, output_fd)
     return _facts(bytes(taken[answer_fd]), how, code, bytes(taken[output_fd]))
+
+
+def _ended(
+    process: subprocess.Popen[bytes] | None, taken: Mapping[int, bytearray], output_fd: int
+) -> int | None:
+    """End what was started, read what it printed last, and close the pipes; its exit status."""
+    code = _end(process) if process is not None else None
+    _take_rest(taken[output_fd], output_fd)
+    for fd in taken:
+        os.close(fd)
+    return code
 
 
 def _started(
@@ -84,12 +99,13 @@ def _started(
     )
 
 
-def _take(taken: Mapping[int, bytearray], answer_fd: int, deadline: float) -> str:
+def _take(taken: Mapping[int, bytearray], answer_fd: int, deadline: float, tick: Callable[[], None]) -> str:
     """Read both pipes until the answer's is closed; why it was not, else empty. Of output the end is kept."""
     with selectors.DefaultSelector() as selector:
         for fd in taken:
             selector.register(fd, selectors.EVENT_READ)
         while time.monotonic() < deadline:
+            tick()
             for key, _ in selector.select(_TICK_S):
                 data = os.read(key.fd, _CHUNK_BYTES)
                 taken[key.fd].extend(data)

@@ -71,7 +71,8 @@ def run_all(
         For each, in the order of torch's indices: `index`; `right`: True where every value was right, False
         where one was wrong, torch raised or the child crashed, None where it could not be told (hung, no
         memory left, killed from outside, our own bug); `kernels`: the names of those that ran to their
-        end; `error`: what was wrong, in torch's words where it has any; `seconds`.
+        end; `error`: what was wrong, in torch's words where it has any; `seconds`; and where it gave no
+        answer `stuck`: whether it hung.
     """
     kernels = catalogue()
     works = [functools.partial(_examine, index, device, kernels, spoil) for index in range(count)]
@@ -176,6 +177,7 @@ def _answer(index: int, ended: children.Ended) -> dict[str, Any]:
         "kernels": begun[:-1],
         "error": _no_answer(ended, where),
         "seconds": ended.seconds,
+        "stuck": ended.how in (children.HUNG, children.UNDYING),
     }
 
 
