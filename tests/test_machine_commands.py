@@ -273,7 +273,10 @@ class TestCheck:
         self.written(made.document(), tmp_path)
         result = call("check", gpus=free(4))
 
-        assert (result.exit_code, result.stdout) == (0, "docs/cp_infra.json is still true\n")
+        assert (result.exit_code, result.stdout) == (
+            0,
+            "docs/cp_infra.json is still true; its verdict: proven\n",
+        )
 
     @pytest.mark.parametrize(
         ("path", "value", "name"),

@@ -212,3 +212,20 @@ def test_the_own_folder_is_never_pruned(tmp_path: Path) -> None:
     (log, *_) = json.loads(out)["logs"]
     assert Path(log["path"]).is_file()
     assert Path(log["path"]).is_relative_to(runs)
+
+
+def test_names_that_are_no_text_are_told_as_escapes(tmp_path: Path) -> None:
+    """Commands repeat what was said, also a folder that is no UTF-8."""
+    docs = os.fsdecode(b"z\xff")
+    code, _, err = ran(tmp_path, ["build", "--rehearse", "--docs", docs])
+
+    assert (code, err) == (0, "")
+    assert json.loads((tmp_path / docs / "cp_infra.json").read_text())["verdict"] == "rehearsed"
+
+
+def test_documents_do_not_go_into_the_run_folder(tmp_path: Path) -> None:
+    """Both are locked: a build would wait for itself."""
+    code, _, err = ran(tmp_path, ["build", "--rehearse", "--docs", "x", "--run-dir", "./x"])
+
+    assert code == 2
+    assert "--docs 'x': is --run-dir too" in err

@@ -203,7 +203,7 @@ class TestRead:
             ('{"a": 1}', errors.NotOurs, "'none'"),
             (NEWER, errors.NewerSchema, r"cpinfra/2; expected schema cpinfra/1; read it with the newer"),
             ('{"schema": "cpinfra/1", "verdict": "x", "odd": 1}', errors.Invalid, "created: .*; verdict: "),
-            ('{"schema": "cpinfra/1", "created": NaN}', errors.Invalid, "breaks the schema|created"),
+            ('{"schema": "cpinfra/1", "created": null}', errors.Invalid, "breaks the schema|created"),
         ],
     )
     def test_says_what_is_there(
@@ -231,3 +231,12 @@ class TestRead:
         (tmp_path / "part.json").write_text(reports.stamped(verdict="failed").text())
 
         assert docs.read(tmp_path / "part.json").verdict == "failed"
+
+
+def test_read_refuses_what_is_a_number_to_python_alone(tmp_path: Path) -> None:
+    """NaN is no JSON: who reads it on could not write it again."""
+    path = tmp_path / "cp_infra.json"
+    path.write_text(reports.of("failed").text().replace('"evidence": {', '"evidence": {"x": NaN,', 1))
+
+    with pytest.raises(errors.NotJson, match="NaN"):
+        docs.read(path)

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def test_scripts_say_that_the_worker_is_missing(name: str, alone: Path, tmp_path
     ended = torch_alone.run(alone, tmp_path / source.name, "--world-size", "2", cwd=tmp_path)
 
     assert ended.returncode == 3
-    assert "copy the folder scripts/ as a whole" in ended.stderr
+    assert "copy the folder scripts/ anew" in ended.stderr
     tree = ast.parse(source.read_text(), feature_version=(3, 7))
     assert not [node for node in ast.walk(tree) if isinstance(node, (ast.JoinedStr, ast.AnnAssign))]
 
@@ -223,3 +224,18 @@ def test_manifests_name_this_version_and_a_skill_that_is_there() -> None:
     assert (ROOT / codex["skills"] / SKILL.name / "SKILL.md").is_file()
     assert [(plugin["name"], plugin["source"]) for plugin in market["plugins"]] == [(claude["name"], "./")]
     assert (ROOT / ".agents" / "skills" / SKILL.name).resolve() == SKILL.resolve()
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 the beginning of a zip"])
+@pytest.mark.parametrize("name", ["probe_env.py", "test_collectives.py", "test_dtensor_smoke.py"])
+def test_a_zip_that_is_not_whole_is_no_pass(tmp_path: Path, name: str, content: bytes) -> None:
+    """Python runs an empty file as an empty program, and ends with 0."""
+    script = tmp_path / name
+    script.write_bytes((skill_zip.TARGET.parent / name).read_bytes())
+    (tmp_path / "cpinfra_worker.zip").write_bytes(content)
+    ended = subprocess.run(
+        [sys.executable, str(script), "--world-size", "2"], capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 3
+    assert "not whole" in ended.stderr

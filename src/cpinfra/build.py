@@ -20,6 +20,7 @@ from .planning.settle import Settled
 from .planning.settle import settle
 from .planning.settle import settle_build
 from .proof import run_folder
+from .proof.interrupts import Interrupts
 from .proof.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def _carry_out(settled: Settled, reporter: Reporter) -> Answer:
         if settled.runs:
             reporter.announce(f"target interpreter: {settled.target.python} ({settled.target.why})")
             reporter.announce(f"ranks: {_runs(settled)}; run folder: {folder.path}")
-        return _concluded(settled, folder, _learn(settled, folder, reporter))
+        with Interrupts():  # a signal that comes after the ranks waits until what was learnt is on disk
+            return _concluded(settled, folder, _learn(settled, folder, reporter))
     finally:
         folder.close()
 

@@ -20,7 +20,8 @@ def probe(request: ProbeRequest) -> Probed:
         OSError: there is no room for a run folder.
     """
     probed = node.probe(request, os.environ, of_model=requirements.findings)
-    if any(model.get("requires") for model in probed.document["software"].get("models", ())):
+    models = (probed.document["software"] or {}).get("models", ())
+    if any(model["requires_dist"] or model["requires_python"] for model in models):
         note = "what the models require was compared with what is installed, by the rules of `packaging`"
         probed.document["self_consistency"]["notes"].append(note)
     return probed

@@ -32,8 +32,8 @@ def recheck(path: Path) -> tuple[Report, ExitCode]:
 
     Returns:
         A partial report with the old verdict, whose findings name what has changed (blocking) and what could
-        not be told (warnings); `OK` where nothing has changed, `FAILED` where something has, `NOT_PROVEN` where nothing
-        has and something could not be told.
+        not be told (warnings); `OK` where nothing has changed, `FAILED` where something has, `NOT_PROVEN`
+        where nothing has and something could not be told.
 
     Raises:
         errors.RecordError: there is no report there that could be read.
@@ -99,8 +99,9 @@ def _files(old: Report) -> Iterator[Finding]:
 def _file(file: FileIdentity) -> Iterator[Finding]:
     try:
         now = Path(file.path).stat()
-    except OSError as error:
-        yield _changed(file.what, f"{file.path} is not what it was", "a file", error.strerror or str(error))
+    except (OSError, ValueError) as error:  # a path with a NUL is no path
+        got = getattr(error, "strerror", None) or str(error)
+        yield _changed(file.what, f"{file.path} is not what it was", "a file", got)
         return
     before = (file.bytes, file.modified_ns)
     if before != (now.st_size, now.st_mtime_ns):

@@ -6,15 +6,16 @@ nothing else. Exit code 0: answered, and nothing contradicts; 3: no, or not answ
 
 import os
 import sys
+import zipfile
 
-WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cpinfra_worker.zip")
+WORKER = os.path.join(os.path.dirname(os.path.realpath(__file__)), "cpinfra_worker.zip")
 
 
 def main(argv):
     # type: (list[str]) -> int
     """Become the worker; comes back only where it is not there."""
-    if not os.path.isfile(WORKER):
-        sys.stderr.write("%s: not there; copy the folder scripts/ as a whole\n" % WORKER)
+    if not zipfile.is_zipfile(WORKER):  # nor of an empty file, which Python would run as an empty program
+        sys.stderr.write("%s: not there, or not whole; copy the folder scripts/ anew\n" % WORKER)
         return 3
     return os.execv(sys.executable, [sys.executable, WORKER, "probe"] + argv)
 

@@ -12,8 +12,9 @@ another job could hold.
 import argparse
 import os
 import sys
+import zipfile
 
-WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cpinfra_worker.zip")
+WORKER = os.path.join(os.path.dirname(os.path.realpath(__file__)), "cpinfra_worker.zip")
 CHECKS = ["--only", "collective.*", "--only", "p2p.*", "--checks-decide"]
 
 
@@ -23,8 +24,8 @@ def main(argv):
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--port")
     _, rest = parser.parse_known_args(argv)
-    if not os.path.isfile(WORKER):
-        sys.stderr.write("%s: not there; copy the folder scripts/ as a whole\n" % WORKER)
+    if not zipfile.is_zipfile(WORKER):  # nor of an empty file, which Python would run as an empty program
+        sys.stderr.write("%s: not there, or not whole; copy the folder scripts/ anew\n" % WORKER)
         return 3
     return os.execv(sys.executable, [sys.executable, WORKER, "smoke"] + rest + CHECKS)
 

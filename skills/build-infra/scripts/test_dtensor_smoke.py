@@ -10,8 +10,9 @@ import argparse
 import os
 import re
 import sys
+import zipfile
 
-WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cpinfra_worker.zip")
+WORKER = os.path.join(os.path.dirname(os.path.realpath(__file__)), "cpinfra_worker.zip")
 
 
 def holds_square(ranks):
@@ -38,8 +39,8 @@ def main(argv):
     _, rest = parser.parse_known_args(argv)
     parser.add_argument("--world-size")
     known, _ = parser.parse_known_args(argv)
-    if not os.path.isfile(WORKER):
-        sys.stderr.write("%s: not there; copy the folder scripts/ as a whole\n" % WORKER)
+    if not zipfile.is_zipfile(WORKER):  # nor of an empty file, which Python would run as an empty program
+        sys.stderr.write("%s: not there, or not whole; copy the folder scripts/ anew\n" % WORKER)
         return 3
     return os.execv(sys.executable, [sys.executable, WORKER, "smoke"] + rest + checks(known.world_size))
 

@@ -24,7 +24,7 @@ Exit codes:
 def schema() -> None:
     """Print the JSON schema of the reports.
 
-    It holds for docs/cp_infra.json, for the report of each run, and for what --json prints, but for that of probe.
+    It holds for docs/cp_infra.json, the report of each run, and what --json prints; not that of probe.
     """
     from .. import report
 

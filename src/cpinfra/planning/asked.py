@@ -172,6 +172,8 @@ def read_wishes(request: BuildRequest, mistakes: Mistakes) -> Wishes:
             f"--require {require} with --rehearse: a rehearsal's scope is never more than `rehearsal`; "
             "leave out one of them"
         )
+    if _same_folder(request.run_dir, request.docs):
+        mistakes.messages.append(f"--docs {request.docs!r}: is --run-dir too; give them folders of their own")
     return Wishes(
         rehearse=request.rehearse,
         models=tuple(dict.fromkeys(request.model)),
@@ -190,6 +192,12 @@ def _again(request: BuildRequest) -> dict[str, tuple[str, ...]]:
     told = {option: (value,) for option, value in said.items() if value is not None}
     models = {"--model": tuple(dict.fromkeys(request.model))} if request.model else {}
     return {**told, **models}
+
+
+def _same_folder(one: str | None, other: str | None) -> bool:
+    if one is None or other is None:
+        return False
+    return Path(one).absolute() == Path(other).absolute()
 
 
 def _same_runs(request: BuildRequest) -> dict[str, tuple[str, ...]]:

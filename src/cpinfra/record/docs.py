@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from typing import NoReturn
 
 from pydantic import ValidationError
 
@@ -111,10 +112,15 @@ def _parsed(path: Path) -> Any:
         remedy = "give yourself the right to read it, or name another file"
         raise errors.Unreadable(path, got=got, expected="a file that can be read", remedy=remedy) from error
     try:
-        return json.loads(content)
+        return json.loads(content, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         got = f"{len(content)} bytes that are no JSON ({error})"
         raise errors.NotJson(path, got=got, expected="a report as JSON", remedy=_MAKE) from error
+
+
+def _no_number(text: str) -> NoReturn:
+    """NaN and the infinities are no JSON, though Python reads them."""
+    raise ValueError(f"{text} is no number of JSON")
 
 
 def _content(path: Path, most: int = _MOST_BYTES) -> bytes:

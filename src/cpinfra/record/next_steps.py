@@ -110,7 +110,7 @@ def questions(made: report.Report) -> list[report.Question]:
 
 
 def _next(why: str, command: str) -> report.Next:
-    return report.Next(why=why, command=command)
+    return report.Next(why=report.plain(why), command=report.plain(command))
 
 
 def _free_gpus(made: report.Report) -> int | None:
