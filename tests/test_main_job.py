@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -734,7 +735,7 @@ class TestDocuments:
         """Interpreter, models and folders as they were named; what a command says itself stays."""
         (tmp_path / "file").touch()
         options: dict[str, Any] = {"model": ("one", "two"), "workdir": str(tmp_path)}
-        same = f" --python {sys.executable} --workdir {tmp_path} --docs {{}} --model one --model two"
+        same = f" --python {shlex.quote(sys.executable)} --workdir {tmp_path} --docs {{}} --model one --model two"
         answer = bench.build(**options)
         unwritable = bench.build(rehearse=True, docs=str(tmp_path / "file" / "x y"), **options)
 

@@ -336,9 +336,9 @@ def test_a_standard_input_is_empty(worker: Path, tmp_path: Path) -> None:
 
 def test_the_environment_and_the_folder_are_the_users(worker: Path, tmp_path: Path) -> None:
     """PYTHONPATH is as it was given."""
-    told = result(worker, tmp_path, "import os; print(os.environ['PYTHONPATH'], os.getcwd())")
+    told = result(worker, tmp_path, "import os; print(os.environ['PYTHONPATH'], os.getcwd(), sep=chr(10))")
 
-    assert told.output.split() == [str(tmp_path), str(Path.cwd())]
+    assert told.output.splitlines() == [str(tmp_path), str(Path.cwd())]
 
 
 def test_closing_ends_all(worker: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -153,7 +154,7 @@ def test_a_folder_that_was_removed_is_no_fault_of_torch(tmp_path: Path) -> None:
 def test_a_wrapper_that_keeps_python_as_its_child_is_told_to_exec(tmp_path: Path) -> None:
     """The interpreter is fine; the script in front of it is not."""
     wrapper = tmp_path / "python"
-    wrapper.write_text(f'#!/bin/sh\n{sys.executable} "$@"\nexit $?\n')
+    wrapper.write_text(f'#!/bin/sh\n{shlex.quote(sys.executable)} "$@"\nexit $?\n')
     wrapper.chmod(0o755)
 
     code, out, _ = ran(tmp_path, [*PROVE, "--python", str(wrapper), "--json"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -591,7 +592,10 @@ def ended(pid: int) -> bool:
 
 def pretender(path: Path, code: str) -> str:
     """A program that has the descriptor of the answer as `answer`."""
-    return program(path, f"#!{sys.executable}\nimport os, sys\nanswer = int(sys.argv[4])\n{code}\n")
+    text = path.with_suffix(".py")
+    text.write_text(f"import os, sys\nanswer = int(sys.argv[4])\n{code}\n")
+    # Not in the first line: a path with a blank cannot stand there.
+    return program(path, f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(text))} "$@"\n')
 
 
 @pytest.mark.parametrize(
