@@ -735,7 +735,8 @@ class TestDocuments:
         """Interpreter, models and folders as they were named; what a command says itself stays."""
         (tmp_path / "file").touch()
         options: dict[str, Any] = {"model": ("one", "two"), "workdir": str(tmp_path)}
-        same = f" --python {shlex.quote(sys.executable)} --workdir {tmp_path} --docs {{}} --model one --model two"
+        python = shlex.quote(sys.executable)
+        same = f" --python {python} --workdir {tmp_path} --docs {{}} --model one --model two"
         answer = bench.build(**options)
         unwritable = bench.build(rehearse=True, docs=str(tmp_path / "file" / "x y"), **options)
 
