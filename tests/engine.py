@@ -51,10 +51,11 @@ def prove(
     on_event: Any = None,
     late: Sequence[str] = (),
     leave_s: float | None = None,
+    gpu_uuids: tuple[str, ...] = (),
 ) -> Ran:
     """Run the checks that match `only` over `mesh` (dp, cp0, cp1); `late` replaces what DTensor needs.
 
-    `leave_s` replaces how long ranks may take to leave.
+    `leave_s` replaces how long ranks may take to leave; kernels are tried on `gpu_uuids`, if there are any.
     """
     events: list[dict[str, Any]] = []
 
@@ -73,7 +74,8 @@ def prove(
         cp0=cp0,
         cp1=cp1,
         device="cpu",
-        gpu_uuids=(),
+        gpu_uuids=gpu_uuids,
+        kernels=bool(gpu_uuids),
         checks=checks,
         faults=tuple(faults),
         budget_s=budget_s,

@@ -207,6 +207,20 @@ def test_a_zygote_that_was_stopped_makes_nobody_guilty(tmp_path: Path) -> None:
     assert ran.named("end")[0]["processes_left"] == []
 
 
+@pytest.mark.parametrize("stuck", [True, False])
+def test_no_rank_is_put_on_gpus_of_which_one_hangs_in_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stuck: bool
+) -> None:
+    """Its UUID is named and nothing was forked; kernels that are only wrong are judged elsewhere."""
+    answers = [{"index": n, "right": None, "seconds": 60.0, "stuck": stuck and n == 1} for n in (0, 1)]
+    said = f"\n\ndef run_all_and_ask(count, timeout_s):\n    return {answers!r}, {{}}\n"
+    ran = prove(tmp_path, monkeypatch, {"worker/kernels.py": said}, gpu_uuids=("GPU-a", "GPU-b"))
+
+    assert ran.proof.forked is not stuck
+    assert [(found.id, found.got) for found in blocking(ran)] == [("kernels-hung", "GPU-b")] * stuck
+    assert set(ran.outcomes().values()) == {"unknown" if stuck else "pass"}
+
+
 def _catches_sigint(pid: int) -> bool:
     (caught,) = re.findall(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
     return bool(int(caught, 16) & 1 << (signal.SIGINT - 1))

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any
 
 from ..outcome import CheckResult
-from ..outcome import Finding
 from ..worker import children
 from ..worker import node_local
 from ..worker import processes
@@ -143,12 +142,13 @@ class Supervisor:
         try:
             if self._zygote is not None and self._hear_software(self._zygote):
                 self._try_kernels(self._zygote)
-                self._run_batches(self._zygote)
+                if self._may_go_on:
+                    self._run_batches(self._zygote)
         except Interrupted as interrupt:
             self.proof.interrupted = interrupt.name
             self._emit("interrupted", signal=interrupt.name)
         except (ZygoteLost, ZygoteDeaf, ChannelError) as lost:
-            if not self._has_a_bug:  # that is what ended it
+            if all(finding.id != findings.BUG for finding in self.proof.findings):  # one would have ended it
                 died = run_findings.zygote_died(self.request.python, str(lost), self._output())
                 self.proof.findings.append(died)
         self._fill_unknown()
@@ -157,10 +157,6 @@ class Supervisor:
         if self._folder.troubles:
             self.proof.findings.append(run_findings.logs_incomplete(self._folder.troubles))
         return self.proof
-
-    @property
-    def _has_a_bug(self) -> bool:
-        return any(finding.id == findings.BUG for finding in self.proof.findings)
 
     def _hear_software(self, zygote: ZygoteProcess) -> bool:
         tick = self._interrupts.raise_if_any
@@ -172,14 +168,15 @@ class Supervisor:
             return False
         self.proof.software = answer["software"]
         self._emit("software", seconds=answer["seconds"], **answer["software"])
-        self.proof.findings += self._of_torch(answer["software"])
+        self.proof.findings += findings.of_torch(
+            self.request.python,
+            answer["software"],
+            device=self.request.device,
+            backend=self.request.backend,
+        )
         if answer["unsafe"]:
             self.proof.findings.append(run_findings.fork_unsafe(self.request.python, answer["unsafe"]))
         return self.proof.obstacle is None
-
-    def _of_torch(self, software: dict[str, Any]) -> list[Finding]:
-        request = self.request
-        return findings.of_torch(request.python, software, device=request.device, backend=request.backend)
 
     def _try_kernels(self, zygote: ZygoteProcess) -> None:
         """Run real kernels on each GPU before anything communicates, each in a child of its own."""
