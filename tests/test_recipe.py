@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import processes
 import reports
 from cpinfra import report
 from cpinfra.record import block
@@ -236,6 +237,26 @@ class TestPrograms:
 
         assert done.returncode == 124
         assert "not finished after 0 s" in done.stderr
+
+    def test_spawn_program_that_is_told_to_end_takes_its_ranks_along(self, tmp_path: Path) -> None:
+        """SIGTERM, as `timeout` sends it: no rank stays, and no folder."""
+        stalled = "    print('rank', os.getpid(), flush=True)\n    time.sleep(600)\n"
+        text = here(env={}).commands["spawn"].replace("    program(mesh, device)\n", stalled)
+        (tmp_path / "ranks.py").write_text(text)
+        with subprocess.Popen(
+            [sys.executable, str(tmp_path / "ranks.py")],
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            ranks = [int(process.stdout.readline().split()[1]) for _ in range(2)]
+            process.terminate()
+            code = process.wait(30)
+
+        assert code == 143
+        processes.wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in ranks), "no rank")
+        assert [path.name for path in tmp_path.iterdir()] == ["ranks.py"]
 
     def test_groups_of_the_mesh_get_the_timeout(self, tmp_path: Path) -> None:
         """torch would give them 30 min."""

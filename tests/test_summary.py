@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import reports
 from cpinfra import report
+from cpinfra.record import words
 from cpinfra.record.next_steps import next_steps
 from cpinfra.record.next_steps import questions
 from cpinfra.record.summary import summary
@@ -204,3 +205,22 @@ class TestQuestions:
         """Neither with enough GPUs, nor where a rehearsal was asked for."""
         assert questions(blocked(4)) == []
         assert questions(reports.of("rehearsal")) == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "device", "said"),
+    [
+        ("not-proven", "cuda", "passed on GPUs, not proven"),
+        ("not-proven", "cpu", "rehearsed"),
+        ("failed", "cuda", "not proven"),
+    ],
+)
+def test_a_mesh_that_ran_on_gpus_is_never_called_rehearsed(verdict: str, device: str, said: str) -> None:
+    """What keeps it from being proven is another thing than the device that it ran on."""
+    proven = reports.of("proven")
+    runs = [reports.run(device=device)]
+    assert isinstance(proven.recipe, report.Recipe)
+    recipe = proven.recipe.model_copy(update={"proven": False, "mesh": runs[0].mesh})
+    made = proven.model_copy(update={"verdict": verdict, "runs": runs})
+
+    assert words.standing(made, recipe) == said

@@ -639,3 +639,18 @@ def test_the_real_torch_of_this_interpreter_passes(worker: Path) -> None:
     assert facts["libraries"]["tried"] > 5
     assert facts["libraries"]["untried"] == []
     assert not [finding for finding in why.findings(facts) if finding.severity is Severity.BLOCKING]
+
+
+def test_who_waits_for_the_answer_can_be_interrupted(tmp_path: Path, worker: Path) -> None:
+    """What the tick raises comes out, and what was started is ended."""
+    child = tmp_path / "child"
+    python = program(tmp_path / "python", f"#!/bin/sh\necho $$ > {child}\nexec sleep 3600\n")
+
+    def tick() -> None:
+        if child.exists() and child.read_text().strip():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        why.ask(python, worker, environment={"PATH": os.defpath}, timeout_s=LONG_S, tick=tick)
+
+    assert not Path(f"/proc/{child.read_text().strip()}").exists()
