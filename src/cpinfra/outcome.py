@@ -69,6 +69,15 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+MEANINGS = {
+    Verdict.PROVEN.value: "every required check passed on GPUs",
+    Verdict.REHEARSED.value: "every required check passed on the CPU; nothing is proven about GPUs",
+    Verdict.NOT_PROVEN.value: "not every required check passed, or something blocks the proof; nothing "
+    "contradicted it",
+    Verdict.FAILED.value: "a check was contradicted, or a rank hung or died",
+}
+"""What each verdict says, in a sentence."""
+
 BUG_REMEDY = "this is a bug of cpinfra, not of your machine: please report it with the run folder"
 """What to do about an exception of our own code, which is never a verdict on hardware."""
 

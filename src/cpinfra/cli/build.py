@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from . import options
 from .usage import Mistakes
 
 EPILOG = """\b
@@ -38,18 +39,9 @@ docs/cp_infra.md and docs/cp_infra.json are written in every case but 2."""
 @click.option("--rehearse", is_flag=True, help="On the CPU over gloo, whatever GPUs there are.")
 @click.option("--cp", metavar="AxB", help="The grid of context parallelism; must be square, such as 2x2.")
 @click.option("--dp", metavar="N", help="Data-parallel copies of the grid: WORLD = dp * A * B.")
-@click.option(
-    "--python",
-    metavar="PATH",
-    help="The Python that has your torch. Default: this one if it has torch, else the active "
-    "virtual environment's, else python3 on PATH.",
-)
-@click.option("--model", metavar="MODULE", multiple=True, help="A module that must import. May be repeated.")
-@click.option(
-    "--workdir",
-    metavar="DIR",
-    help="Where checkpoints and data will go: its disk is measured. Default: FOLD_CP_WORKDIR, else here.",
-)
+@options.python
+@options.model
+@options.workdir
 @click.option(
     "--docs",
     metavar="DIR",
@@ -57,22 +49,12 @@ docs/cp_infra.md and docs/cp_infra.json are written in every case but 2."""
     show_default=True,
     help="Folder for cp_infra.md and cp_infra.json.",
 )
-@click.option(
-    "--run-dir", metavar="DIR", help="Folder for logs and report. Default: a new one in .cpinfra/runs."
-)
-@click.option(
-    "--tier",
-    metavar="[smoke|patterns|full]",
-    default="smoke",
-    show_default=True,
-    help="How much to check; each tier holds the ones before it.",
-)
+@options.run_dir
+@options.tier
 @click.option(
     "--require", metavar="[limited|full]", help="The scope that must be reached; less is not proven."
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the report as JSON on stdout, and all else on stderr."
-)
+@options.report_as_json
 @click.pass_context
 def build(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
     """Find out what this machine can run, prove it, and write down how.

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from . import options
 from .output import Output
 from .usage import Mistakes
 
@@ -24,11 +25,7 @@ Exit codes:
 
 
 @click.command("inventory", epilog=EPILOG)
-@click.option(
-    "--workdir",
-    metavar="DIR",
-    help="Where checkpoints and data will go: its disk is measured. Default: FOLD_CP_WORKDIR, else here.",
-)
+@options.workdir
 @click.option("--json", "as_json", is_flag=True, help="Print the inventory as JSON.")
 @click.pass_context
 def inventory(ctx: click.Context, workdir: str | None, as_json: bool) -> None:

@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from . import options
 from .output import Output
 from .usage import Mistakes
 
@@ -26,18 +27,9 @@ Exit codes:
 
 
 @click.command("probe", epilog=EPILOG)
-@click.option(
-    "--python",
-    metavar="PATH",
-    help="The Python that has your torch. Default: this one if it has torch, else the active "
-    "virtual environment's, else python3 on PATH.",
-)
-@click.option("--model", metavar="MODULE", multiple=True, help="A module that must import. May be repeated.")
-@click.option(
-    "--workdir",
-    metavar="DIR",
-    help="Where checkpoints and data will go: its disk is measured. Default: FOLD_CP_WORKDIR, else here.",
-)
+@options.python
+@options.model
+@options.workdir
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.pass_context
 def probe(

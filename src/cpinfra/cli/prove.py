@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from . import options
 from .usage import Mistakes
 
 EPILOG = """\b
@@ -46,19 +47,8 @@ The report is written to report.json in the run folder in every case but 2."""
     show_default=True,
     help="auto takes the GPUs and, only on a machine without any, the CPU.",
 )
-@click.option(
-    "--python",
-    metavar="PATH",
-    help="The Python that has your torch. Default: this one if it has torch, else the active "
-    "virtual environment's, else python3 on PATH.",
-)
-@click.option(
-    "--tier",
-    metavar="[smoke|patterns|full]",
-    default="smoke",
-    show_default=True,
-    help="How much to check; each tier holds the ones before it.",
-)
+@options.python
+@options.tier
 @click.option("--only", metavar="GLOB", multiple=True, help="Run only checks that match. May be repeated.")
 @click.option("--skip", metavar="GLOB", multiple=True, help="Leave out checks that match. May be repeated.")
 @click.option(
@@ -74,12 +64,8 @@ The report is written to report.json in the run folder in every case but 2."""
     help="Seconds that one operation may take before it counts as hung. Default: 10, and more "
     "beyond 4 ranks a CPU.",
 )
-@click.option(
-    "--run-dir", metavar="DIR", help="Folder for logs and report. Default: a new one in .cpinfra/runs."
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the report as JSON on stdout, and all else on stderr."
-)
+@options.run_dir
+@options.report_as_json
 @click.pass_context
 def prove(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
     """Prove that this machine can run 2D context parallelism.

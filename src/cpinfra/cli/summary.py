@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from typing import Any
 
-from ..node.words import MEANINGS
+from ..outcome import MEANINGS
 from ..text import lines
 from ..text import one_line
 

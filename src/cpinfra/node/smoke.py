@@ -28,7 +28,6 @@ from . import judge
 from .job import Job
 from .judge import Judged
 from .learnt import Learnt
-from .words import MEANINGS
 
 Say = Callable[[str], None]
 """Shows one line."""
@@ -161,7 +160,7 @@ def _answer(
     if request.checks_decide and verdict is Verdict.NOT_PROVEN and _passed_on_few(settled, judged):
         number = len(settled.runs[0].gpus)
         return ExitCode.OK, f"passed on {number} GPU(s); 2D context parallelism, which takes 4, is not proven"
-    return outcome.exit_code(verdict), f"{told}: {MEANINGS[verdict.value]}"
+    return outcome.exit_code(verdict), f"{told}: {outcome.MEANINGS[verdict.value]}"
 
 
 def _passed_on_few(settled: Settled, judged: Judged) -> bool:

@@ -12,13 +12,6 @@ _REASON_LIMIT = 400
 _BRIEF = 120
 """Of a reason in the timeline; the summary says more and the report all."""
 
-MEANINGS = {
-    "proven": "every required check passed on GPUs",
-    "rehearsed": "every required check passed on the CPU; nothing is proven about GPUs",
-    "not-proven": "not every required check passed, or something blocks the proof; nothing contradicted it",
-    "failed": "a check was contradicted, or a rank hung or died",
-}
-
 
 def line_of(event: Mapping[str, Any]) -> str:
     """One event as one line: its time and a sentence."""

@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from .. import outcome
 from .. import report
 
-MEANINGS = {
-    "proven": "every required check passed on GPUs",
-    "rehearsed": "every required check passed on the CPU; nothing is proven about GPUs",
-    "not-proven": "not every required check passed, or something blocks the proof; nothing contradicted it",
-    "failed": "a check was contradicted, or a rank hung or died",
-    None: "no verdict was made",
-}
+MEANINGS: dict[str | None, str] = {**outcome.MEANINGS, None: "no verdict was made"}
 SCOPES = {
     "full": "full, 8 ranks or more with dp 2 or more, each on a GPU of its own",
     "limited": "limited, ranks on 4 GPUs or more, each on its own",
