@@ -37,7 +37,7 @@ def summary(made: report.Report) -> str:
 def _head(made: report.Report) -> Iterator[str]:
     scope = f", scope {made.scope}" if made.scope is not None else ""
     yield _cut(f"Verdict: {made.verdict or 'none'}{scope}")
-    yield _cut(f"  {words.MEANINGS[made.verdict]}")
+    yield _cut(f"  {words.meaning(made.verdict)}")
     yield _cut(f"Machine: {_machine(made)}")
     if made.software is not None:
         yield from map(_cut, _software(made.software))

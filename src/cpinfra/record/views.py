@@ -49,9 +49,7 @@ class View:
     def verdict(self) -> Markdown:
         """The verdict with its scope, in a sentence each."""
         verdict, scope = self._made.verdict, self._made.scope
-        return safe(
-            f"**{verdict or 'no verdict'}**: {words.MEANINGS[verdict]}. Scope: {words.SCOPES[scope]}."
-        )
+        return safe(f"**{verdict or 'no verdict'}**: {words.meaning(verdict)}. Scope: {words.SCOPES[scope]}.")
 
     @property
     def why(self) -> Markdown:

@@ -8,7 +8,6 @@ from typing import Literal
 from .. import outcome
 from .. import report
 
-MEANINGS: dict[str | None, str] = {**outcome.MEANINGS, None: "no verdict was made"}
 SCOPES = {
     "full": "full, 8 ranks or more with dp 2 or more, each on a GPU of its own",
     "limited": "limited, ranks on 4 GPUs or more, each on its own",
@@ -18,6 +17,11 @@ SCOPES = {
 }
 
 Standing = Literal["proven", "rehearsed", "passed on GPUs, not proven", "not proven"]
+
+
+def meaning(verdict: str | None) -> str:
+    """What a verdict says, in a sentence."""
+    return outcome.MEANINGS[verdict] if verdict is not None else "no verdict was made"
 
 
 def mesh(facts: report.MeshFacts) -> str:
