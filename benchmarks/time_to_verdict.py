@@ -302,6 +302,7 @@ def warm_generation_s() -> float:
     from cpinfra.proof import run_folder
     from cpinfra.proof.catalogue import catalogue
     from cpinfra.proof.contract import ProofRequest
+    from cpinfra.proof.engine import Engine
     from cpinfra.proof.supervisor import Supervisor
 
     smoke = [info for info in catalogue() if info.tier == "smoke"]
@@ -319,8 +320,8 @@ def warm_generation_s() -> float:
     events: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="cpinfra-benchmark-") as path:
         folder = run_folder.create(Path(path), os.environ)
-        with Supervisor(request, folder, events.append) as supervisor:
-            proof = supervisor.run()
+        with Engine(request, folder, events.append) as engine:
+            proof = Supervisor(engine, request).run()
         folder.close()
     passed = [name for name, result in proof.results.items() if result.outcome.value == "pass"]
     if len(passed) < 6:

@@ -20,7 +20,6 @@ from cpinfra.hardware.gpus import ShownGpu
 from cpinfra.hardware.gpus import Unavailable
 from cpinfra.judging.store import Answer
 from cpinfra.mesh import UsageProblem
-from cpinfra.node import job
 from cpinfra.planning import settle
 from cpinfra.proof import environment
 from cpinfra.proof.contract import ProofRequest
@@ -119,12 +118,12 @@ class Bench:
                 monkeypatch.delenv(name)
         bench = self
 
-        class Recorder(fake_engine.FakeSupervisor):
-            def __enter__(self) -> fake_engine.FakeSupervisor:
+        class Recorder(fake_engine.FakeEngine):
+            def __enter__(self) -> fake_engine.FakeEngine:
                 bench.requests.append(self.request)
                 return super().__enter__()
 
-        monkeypatch.setattr(job, "Supervisor", Recorder)
+        fake_engine.put_in(monkeypatch, engine=Recorder)
 
     @property
     def docs(self) -> Path:

@@ -17,6 +17,7 @@ from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,14 +148,28 @@ def _live(job: Job, rank: int, folder: Path) -> dict[str, Any]:
     door = Door(place, book, book.pen(rank))
     door.join()
     watched = [Watched(fault=faults.data_fault(job.twin))] if job.twin else []
-    door.plant(Control((), rank, lambda _: None), watched, lambda _: None)
+    door.plant(Control((), rank, lambda *_: None), watched, lambda *_: None)
     started = time.process_time()
-    answers = [_answer(job, rank, door, name) for name in job.checks]
+    answers, entered = [], []
+    for name in job.checks:
+        before = book.view(rank).written
+        answers.append(_answer(job, rank, door, name))
+        entered += _entered(book.view(rank), before)
     return {
         "answers": answers,
+        "entered": entered,
+        "history": door.history,
         "fired": sum(each.fired for each in watched),
         "cpu_s": time.process_time() - started,
     }
+
+
+def _entered(view: ledger.RankView, before: int) -> list[dict[str, Any]]:
+    """What was entered after so many records; an error where the ring no longer holds all of it."""
+    records = [record for record in view.records if record.sequence > before]
+    if len(records) != view.written - before:
+        raise ValueError(f"{view.written - before} records of one check, {len(records)} of them kept")
+    return [dict(record.call) for record in records if record.kind is ledger.Kind.ENTER]
 
 
 def _answer(job: Job, rank: int, door: Door, name: str) -> dict[str, object]:
@@ -172,7 +187,7 @@ def _answer(job: Job, rank: int, door: Door, name: str) -> dict[str, object]:
         check=shorter,
         salt=job.salt,
     )
-    return run_check(run, lambda trial: door.at(name, trial.repetition))
+    return run_check(run, partial(door.at, name))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,10 @@ import cpinfra
 from cpinfra.proof import catalogue
 from cpinfra.proof import delivery
 from cpinfra.proof import run_folder
+from cpinfra.proof.catalogue import CheckInfo
 from cpinfra.proof.contract import Proof
 from cpinfra.proof.contract import ProofRequest
+from cpinfra.proof.engine import Engine
 from cpinfra.proof.supervisor import Supervisor
 
 PACKAGE = Path(cpinfra.__file__).parent
@@ -82,14 +84,51 @@ def prove(
     )
     home = run_folder.create(folder, os.environ)
     try:
-        whole = Supervisor(request, home, take)
+        whole = Engine(request, home, take)
         if leave_s is not None:
-            whole._budgets = replace(whole._budgets, leave_s=leave_s)
-        with whole as supervisor:
-            proof = supervisor.run()
+            whole.budgets = replace(whole.budgets, leave_s=leave_s)
+        with whole:
+            proof = Supervisor(whole, request).run()
     finally:
         home.close()
     return Ran(proof=proof, events=events, folder=folder)
+
+
+class Bench:
+    """One zygote on which proofs are run one after the other."""
+
+    def __init__(self, folder: Path, *, mesh: tuple[int, int, int]) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._home = run_folder.create(folder, os.environ)
+        dp, cp0, cp1 = mesh
+        self._request = ProofRequest(
+            run="main",
+            python=sys.executable,
+            dp=dp,
+            cp0=cp0,
+            cp1=cp1,
+            device="cpu",
+            gpu_uuids=(),
+            checks=catalogue.catalogue(),
+        )
+        self._engine = Engine(self._request, self._home, self.events.append)
+
+    def __enter__(self) -> Bench:
+        self._engine.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            self._engine.__exit__(*error)
+        finally:
+            self._home.close()
+
+    def prove(self, check: str, *faults: str) -> Proof:
+        """Run one check with these faults; one that the catalogue does not know is the worker's own."""
+        known = {info.id: info for info in catalogue.catalogue()}
+        info = known.get(check) or CheckInfo(id=check, tier="smoke", claim="", min_ranks=2, file="")
+        request = replace(self._request, checks=(info,), faults=faults)
+        return Supervisor(self._engine, request).run()
 
 
 def altered_worker(monkeypatch: Any, folder: Path, changes: dict[str, str]) -> None:

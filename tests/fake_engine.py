@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING
 from typing import Any
 
 from cpinfra.cli import main
@@ -21,13 +22,16 @@ from cpinfra.outcome import CheckResult
 from cpinfra.outcome import Finding
 from cpinfra.outcome import Outcome
 from cpinfra.outcome import Severity
-from cpinfra.proof.attribution import Culprit
-from cpinfra.proof.attribution import Hang
 from cpinfra.proof.catalogue import CheckInfo
 from cpinfra.proof.contract import Progress
 from cpinfra.proof.contract import Proof
 from cpinfra.proof.contract import ProofRequest
+from cpinfra.proof.hang import Culprit
+from cpinfra.proof.hang import Hang
 from cpinfra.proof.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    import pytest
 
 HEAVY = ("pydantic", "rich", "torch")
 EVIL = "one\ntwo\x1b[31m\x07 \udcff \u202e [bold]é"
@@ -75,13 +79,13 @@ HANG = Hang(
         ),
     ),
     waiting_ranks=(0, 2),
-    stacks={0: "File x", 1: "", 3: "File y"},
+    stacks={"0": "File x", "1": "", "3": "File y"},
     seconds_to_verdict=1.25,
 )
 
 
-class FakeSupervisor:
-    """Stands in for the engine's supervisor: the same two steps, without a process."""
+class FakeEngine:
+    """Stands in for the engine: entered and left like it, without a process."""
 
     def __init__(
         self,
@@ -91,18 +95,15 @@ class FakeSupervisor:
         beside: Callable[[], object] = lambda: None,
     ) -> None:
         self.request = request
-        self._beside = beside
-        self._folder = folder
+        self.folder = folder
+        self.beside = beside
         self._progress = progress
-        mode, _, run = os.environ.get("FAKE_ENGINE", "pass").partition("@")
-        self._mode = mode if run in ("", request.run) else "pass"
-        self.proof = Proof()
 
-    def __enter__(self) -> FakeSupervisor:
+    def __enter__(self) -> FakeEngine:
         loaded = [name for name in HEAVY if name in sys.modules]
         if os.environ.get("FAKE_ENGINE_LIGHT") and loaded:
             raise RuntimeError(f"imported before the zygote was started: {loaded}")
-        self._emit(
+        self.emit(
             "start", python=self.request.python, world_size=self.request.world, device=self.request.device
         )
         return self
@@ -110,34 +111,49 @@ class FakeSupervisor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._emit("end", processes_left=[])
+        self.emit("end", processes_left=[])
         if os.environ.get("FAKE_ENGINE_STUMBLES"):
             raise OSError("stumbled at its end")
 
+    def emit(self, event: str, **facts: Any) -> None:
+        """Tell of something."""
+        self._progress(self.folder.event(event, **facts))
+
+
+class FakeSupervisor:
+    """Stands in for the supervisor on the fake engine."""
+
+    def __init__(self, engine: FakeEngine, request: ProofRequest) -> None:
+        self.request = request
+        self._engine = engine
+        mode, _, run = os.environ.get("FAKE_ENGINE", "pass").partition("@")
+        self._mode = mode if run in ("", request.run) else "pass"
+        self.proof = Proof()
+
     def run(self) -> Proof:
         """What the mode says."""
-        self._beside()
+        self._engine.beside()
         if self._mode == "bug":
             raise RuntimeError("two\nlines")
         if self._mode == "unwritable":
-            (self._folder.path / "report.json").unlink(missing_ok=True)
-            (self._folder.path / "report.json").mkdir()
+            (self._engine.folder.path / "report.json").unlink(missing_ok=True)
+            (self._engine.folder.path / "report.json").mkdir()
         if self._mode == "no-torch":
             self.proof.findings.append(finding("torch-missing"))
             return self.proof
         software = CUDA_SOFTWARE if self.request.device == "cuda" else SOFTWARE
         proof = self.proof = Proof(software=dict(software), forked=True)
-        self._emit("software", seconds=1.5, **software)
+        self._engine.emit("software", seconds=1.5, **software)
         if self.request.kernels:
             proof.kernels = [self._kernels(index) for index in range(len(self.request.gpu_uuids))]
             proof.cuda_usable = {"usable": True, "device_count": 1, "warnings": [], "error": ""}
         if self._mode == "interrupted":
             proof.interrupted = "SIGTERM"
-            self._emit("interrupted", signal="SIGTERM")
+            self._engine.emit("interrupted", signal="SIGTERM")
             return proof
         if self._mode == "two-fail":
-            proof.hang = HANG
-            self._emit("hang", check="p2p.ring", kind="never-entered", sentence=HANG.sentence())
+            proof.hangs.append(HANG)
+            self._engine.emit("hang", check="p2p.ring", kind="never-entered", sentence=HANG.sentence())
         for check in self.request.checks[1:] if self._mode == "lost" else self.request.checks:
             proof.results[check.id] = self._settle(self._result(check))
         return proof
@@ -150,7 +166,9 @@ class FakeSupervisor:
 
     def _settle(self, result: CheckResult) -> CheckResult:
         facts = {"id": result.id, "outcome": result.outcome.value, "reason": result.reason}
-        self._emit("check", **facts, seconds=result.seconds, comparisons=result.evidence["comparisons"])
+        self._engine.emit(
+            "check", **facts, seconds=result.seconds, comparisons=result.evidence["comparisons"]
+        )
         return result
 
     def _result(self, check: CheckInfo) -> CheckResult:
@@ -169,9 +187,6 @@ class FakeSupervisor:
             evidence={"comparisons": 48, "rate": float("nan"), "shapes": [(2, 3)]},
         )
 
-    def _emit(self, event: str, **facts: Any) -> None:
-        self._progress(self._folder.event(event, **facts))
-
 
 def finding(name: str, severity: Severity = Severity.BLOCKING) -> Finding:
     """A finding of the engine."""
@@ -180,8 +195,19 @@ def finding(name: str, severity: Severity = Severity.BLOCKING) -> Finding:
 
 
 def install() -> None:
-    """Put the fake into this process's `cpinfra.node.job`."""
-    vars(job)["Supervisor"] = FakeSupervisor
+    """Put the fakes into this process's `cpinfra.node.job`."""
+    vars(job).update(Engine=FakeEngine, Supervisor=FakeSupervisor)
+
+
+def put_in(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    engine: type[FakeEngine] = FakeEngine,
+    supervisor: type[FakeSupervisor] = FakeSupervisor,
+) -> None:
+    """The same until the end of a test."""
+    monkeypatch.setattr(job, "Engine", engine)
+    monkeypatch.setattr(job, "Supervisor", supervisor)
 
 
 if __name__ == "__main__":

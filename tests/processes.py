@@ -68,6 +68,11 @@ class Run:
             return []
         return [json.loads(line) for line in lines if line.endswith("}")]
 
+    def report(self) -> dict[str, Any]:
+        """The report in the run folder."""
+        found: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
+        return found
+
     def await_event(self, name: str, **facts: Any) -> dict[str, Any]:
         """Wait for an event, and return it."""
 

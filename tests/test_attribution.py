@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from cpinfra.proof.attribution import REMEDIES
-from cpinfra.proof.attribution import Evidence
-from cpinfra.proof.attribution import Hang
 from cpinfra.proof.attribution import attribute
-from cpinfra.proof.attribution import call_text
-from cpinfra.proof.attribution import ranks_text
+from cpinfra.proof.evidence import Evidence
 from cpinfra.proof.generation import Generation
+from cpinfra.proof.hang import REMEDIES
+from cpinfra.proof.hang import Hang
+from cpinfra.proof.hang import ranks_text
+from cpinfra.proof.timeline import Track
+from cpinfra.proof.timeline import from_ledger
 from cpinfra.worker.ledger import Kind
 from cpinfra.worker.ledger import RankView
 from cpinfra.worker.ledger import Record
@@ -25,6 +26,10 @@ from cpinfra.worker.spec import GenerationSpec
 LOST = "[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:40402"
 SECOND_NS = 1_000_000_000
 NOW_NS = 1000 * SECOND_NS
+IN_TORCH = """Current thread 0x00007f0000000001 (most recent call first):
+  File "/site/torch/distributed/distributed_c10d.py", line 3069 in all_reduce
+  File "/site/_cpinfra_worker/worker/comm.py", line 180 in _run
+"""
 STACK = """Thread 0x00007f0000000002 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 300 in wait
 
@@ -109,6 +114,12 @@ def generation(
     return made
 
 
+def raised_in(track: Track) -> Track:
+    """The same rank, whose last call torch has ended by an exception."""
+    *before, last = track.calls
+    return replace(track, calls=(*before, replace(last, left=True, raised="RuntimeError")))
+
+
 def judged(
     *views: RankView,
     exits: Mapping[int, Any] | None = None,
@@ -120,6 +131,7 @@ def judged(
     raised: Mapping[int, str] | None = None,
     raised_outside: Mapping[int, str] | None = None,
     planted: tuple[str, ...] = (),
+    **more: Any,
 ) -> Hang | None:
     """The judgement over one view a rank; what ranks raised in torch and outside, as texts."""
     made = generation(len(views), exits=exits, released=released, at=at)
@@ -127,16 +139,20 @@ def judged(
     for site, texts in (("collective.py:53", raised), ("", raised_outside)):
         for rank, text in (texts or {}).items():
             error = {"type": "RuntimeError", "text": text, "site": site}
-            answer = {"rank": rank, "broken": True, "bug": not site, "error": error}
+            answer = {"rank": rank, "broken": True, "bug": not site, "error": error, "calls": {"digest": "0"}}
             made.answers.setdefault("collective.all_reduce", {})[rank] = answer
+    tracks = {rank: from_ledger(rank, one) for rank, one in enumerate(views)}
+    for rank in raised or {}:
+        tracks[rank] = raised_in(tracks[rank])
     return attribute(
         Evidence(
             generation=made,
-            views=dict(enumerate(views)),
+            tracks=tracks,
             states={**dict.fromkeys(range(len(views)), "S"), **(states or {})},
             stuck=stuck,
             stacks=stacks or {},
             now_ns=NOW_NS,
+            **more,
         )
     )
 
@@ -165,7 +181,7 @@ def test_a_rank_that_died_is_named_with_what_it_was_in() -> None:
     assert hang is not None
     assert hang.check == "collective.all_reduce"
     assert hang.seconds_to_verdict == pytest.approx(1.5)
-    where = "all_reduce of float32[1021x3] on world at collective.py:53"
+    where = "all_reduce of float32[1021x3] on world at collective.py:53, repetition 2"
     assert hang.sentence() == f"process-died: rank 1: ended by SIGSEGV, expected {where}; waiting: ranks 0, 2"
 
 
@@ -175,7 +191,7 @@ def test_a_rank_that_died_between_calls_was_expected_in_the_one_that_others_wait
 
     assert hang is not None
     (culprit,) = hang.culprits
-    assert culprit.expected == "all_reduce of float32[1021x3] on world at collective.py:54"
+    assert culprit.expected == "all_reduce of float32[1021x3] on world at collective.py:54, repetition 2"
     assert (culprit.operation, culprit.group, culprit.site) == ("all_reduce", "world", "collective.py:54")
 
 
@@ -260,12 +276,13 @@ def test_an_exception_that_no_lost_peer_explains_outweighs_who_stays_away(raised
 
 def test_trouble_of_a_stage_counts_as_raised_too() -> None:
     """In the door or not: a rank that could not join is no latecomer, nor are those who wait for it."""
-    views = dict(enumerate([view(Stage.JOINING), view(Stage.AGREEING), view(Stage.AGREEING)]))
-    states = dict.fromkeys(views, "S")
+    stages = (Stage.JOINING, Stage.AGREEING, Stage.AGREEING)
+    tracks = {rank: from_ledger(rank, view(stage)) for rank, stage in enumerate(stages)}
+    states = dict.fromkeys(tracks, "S")
     for kind, text in (("door", LOST), ("door", "no such interface"), ("ours", "other plans")):
         made = generation(3)
-        made.absorb({"event": "trouble", "rank": 0, "kind": kind, "text": text}, 1000.0)
-        told = Evidence(generation=made, views=views, states=states, stuck=[1, 2], stacks={}, now_ns=NOW_NS)
+        made.absorb({"event": "trouble", "rank": 0, "kind": kind, "type": "E", "text": text}, 1000.0)
+        told = Evidence(generation=made, tracks=tracks, states=states, stuck=[1, 2], stacks={}, now_ns=NOW_NS)
         assert attribute(told) is None
 
 
@@ -322,7 +339,7 @@ def test_a_stop_and_a_death_of_their_own_are_both_named_each_for_its_own() -> No
     assert named(hang) == ("process-stopped", (0, 1), (2,))
     assert hang is not None
     assert [culprit.kind for culprit in hang.culprits] == ["process-died", "process-stopped"]
-    where = "all_reduce of float32[1021x3] on world at collective.py:53"
+    where = "all_reduce of float32[1021x3] on world at collective.py:53, repetition 2"
     assert hang.sentence() == (
         f"process-stopped: rank 1: is stopped (state T), expected {where}; "
         f"process-died: rank 0: ended by SIGKILL, expected {where}; waiting: rank 2"
@@ -407,7 +424,7 @@ def test_a_rank_that_stays_away_is_named_with_the_line_it_is_at() -> None:
 
     assert named(hang) == ("never-entered", (1,), (0, 2))
     assert hang is not None
-    where = "all_reduce of float32[1021x3] on world at collective.py:54"
+    where = "all_reduce of float32[1021x3] on world at collective.py:54, repetition 2"
     got = "is at control.py:42 in <lambda>, stage running"
     assert hang.sentence() == f"never-entered: rank 1: {got}, expected {where}; waiting: ranks 0, 2"
     assert hang.check == "collective.all_reduce"
@@ -483,9 +500,126 @@ def test_in_a_ring_a_state_that_tells_nothing_names_nobody(states: dict[int, str
 
 def test_a_rank_that_is_still_inside_of_what_others_have_left_is_not_named_for_that() -> None:
     """The message that it waits for may have been lost by any of its peers."""
-    hang = judged(view(inside=4), view(inside=3), view(inside=4), stuck=[0, 1, 2], stacks={1: STACK})
+    views = [view(inside=4), view(inside=3), view(inside=4)]
+    hang = judged(*views, stuck=[0, 1, 2], stacks=dict.fromkeys(range(3), IN_TORCH))
 
     assert named(hang) == ("stuck-inside-backend", (), (0, 1, 2))
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_a_rank_that_is_inside_and_does_not_wait_there_is_named(world: int) -> None:
+    """Its stack is outside of torch, where those of the others are inside; alike it names nobody."""
+    alike = dict.fromkeys(range(world), IN_TORCH)
+    hang = judged(*[view(inside=4)] * world, stuck=range(world), stacks={**alike, 1: STACK})
+
+    assert named(hang) == ("stuck-inside-backend", (1,), tuple({*range(world)} - {1}))
+    assert hang is not None
+    assert hang.stacks["1"] == STACK
+    others = ",".join(str(rank) for rank in range(world) if rank != 1)
+    head = f"ranks {others}: the same 2 frames" if world > 2 else "rank 0: 2 frames"
+    frames = "distributed_c10d.py:3069 in all_reduce\n  comm.py:180 in _run"
+    assert hang.stacks[others] == f"{head}\n  {frames}"
+    assert judged(*[view(inside=4)] * world, stuck=range(world), stacks=alike).culprits == ()  # type: ignore[union-attr]
+
+
+def test_in_a_stage_that_all_are_in_the_stacks_tell_who_does_not_wait() -> None:
+    """While they join: all but one are in torch."""
+    alike = dict.fromkeys(range(3), IN_TORCH)
+    hang = judged(*[view(Stage.JOINING)] * 3, stuck=range(3), stacks={**alike, 2: STACK})
+
+    assert named(hang) == ("stuck-in-init", (2,), (0, 1))
+
+
+def test_ranks_that_part_are_named_before_all_others_and_with_them() -> None:
+    """A wrong shape explains the neighbour that aborts, not one that was killed, nor one that is stopped."""
+    views = [view(inside=3), view(inside=3), view(inside=3), view(inside=3)]
+    wrong = view(inside=3)
+    (*before, last) = wrong.records
+    off = {**last.call, "shape": [2042, 3], "planned": {"dtype": "float32", "shape": [1021, 3]}}
+    views[2] = replace(wrong, records=(*before, replace(last, call=off)))
+
+    alone = judged(*views, exits={1: "SIGABRT"})
+    assert named(alone) == ("mismatched-shape", (2,), (0, 1, 3))
+    assert alone is not None
+    (culprit,) = alone.culprits
+    assert culprit.expected == "all_reduce of float32[1021x3]"
+    assert culprit.got.startswith("entered all_reduce of float32[2042x3]")
+    assert [side.ranks for side in alone.sides] == [(0, 1, 3), (2,)]
+
+    both = judged(*views, exits={1: "SIGABRT", 0: "SIGKILL"}, states={3: "T"})
+    assert named(both) == ("mismatched-shape", (0, 2, 3), (1,))
+    assert both is not None
+    assert [culprit.kind for culprit in both.culprits] == [
+        "process-died",
+        "mismatched-shape",
+        "process-stopped",
+    ]
+
+
+def test_what_torch_raises_where_ranks_part_is_no_fault_of_its_own() -> None:
+    """Whatever its text; what a rank raises before it calls torch is, and is told beside."""
+    views = [view(inside=3, repetition=2), view(inside=3, repetition=3), view(inside=3, repetition=2)]
+    hang = judged(*views, raised={0: "op.preamble.length <= op.nbytes. 4084 vs 12"})
+    assert named(hang) == ("never-entered", (1,), (0, 2))
+    assert hang is not None
+    assert hang.raised == {}
+
+    views[2] = view(left=2)
+    beside = judged(*views, raised_outside={2: "planted"})
+    assert beside is not None
+    assert (beside.culprit_ranks, beside.raised) == ((1,), {2: "RuntimeError: planted"})
+    assert "; rank 2 raised RuntimeError: planted; waiting: rank 0" in beside.sentence()
+
+
+def test_a_divergence_of_which_only_digests_are_left_is_one() -> None:
+    """Every rank has answered, one with another digest of its calls than the others."""
+    made = generation(3)
+    answer = {"broken": False, "error": None}
+    for rank in range(3):
+        made.answers.setdefault("p2p.ring", {})[rank] = {
+            **answer,
+            "rank": rank,
+            "calls": {"digest": "b" if rank == 1 else "a"},
+        }
+    tracks = {rank: from_ledger(rank, view(left=3)) for rank in range(3)}
+    hang = attribute(Evidence(generation=made, tracks=tracks, states={}, stuck=[], stacks={}, now_ns=NOW_NS))
+
+    assert named(hang) == ("mismatched-operation", (1,), ())
+    assert hang is not None
+    assert hang.check == "p2p.ring"
+
+
+def test_beside_a_death_a_rank_that_sleeps_in_code_of_its_own_is_named_too() -> None:
+    """Inside of an operation or outside of any; not who was quiet for a moment only, nor who computes."""
+    views = [view(inside=3), view(inside=3), view(left=2), view(inside=3)]
+    stood = {"exits": {0: "SIGKILL"}, "stacks": {1: STACK, 2: STACK, 3: IN_TORCH}}
+    still = dict.fromkeys(range(4), 0.3)
+
+    hang = judged(*views, **stood, still_s=still)  # type: ignore[arg-type]
+    assert named(hang) == ("process-died", (0, 1, 2), (3,))
+    assert hang is not None
+    assert [culprit.kind for culprit in hang.culprits] == [
+        "process-died",
+        "stuck-inside-backend",
+        "never-entered",
+    ]
+    innocents: list[dict[str, Any]] = [{"still_s": {}}, {"still_s": still, "states": {1: "R", 2: "R"}}]
+    for innocent in innocents:
+        assert named(judged(*views, **stood, **innocent)) == ("process-died", (0,), (1, 3))  # type: ignore[arg-type]
+
+
+def test_an_out_of_memory_kill_is_named_as_such() -> None:
+    """Only of a SIGKILL, and what a rank printed last is told."""
+    said = "oom_kill 0 -> 1 in /sys/fs/cgroup/memory.events"
+    killed = judged(view(inside=3), view(inside=3), exits={1: "SIGKILL"}, oom=said)
+    crashed = judged(
+        view(inside=3), view(inside=3), exits={1: "SIGSEGV"}, oom=said, last_words={1: "one\ntwo\n"}
+    )
+
+    assert killed is not None
+    assert killed.culprits[0].got == f"ended by SIGKILL of the kernel's out-of-memory killer ({said})"
+    assert crashed is not None
+    assert crashed.culprits[0].got == "ended by SIGSEGV; it printed last: 'two'"
 
 
 def test_who_stays_away_outweighs_who_is_inside() -> None:
@@ -612,23 +746,16 @@ def test_the_report_has_the_names_of_the_schema() -> None:
                 "operation": "all_reduce",
                 "group": "world",
                 "site": "collective.py:53",
-                "expected": "all_reduce of float32[1021x3] on world at collective.py:53",
+                "expected": "all_reduce of float32[1021x3] on world at collective.py:53, repetition 2",
                 "got": "ended by SIGKILL",
             }
         ],
         "waiting_ranks": [0],
-        "stacks": {"0": STACK},
+        "sides": [],
+        "stacks": {"0": "rank 0: 2 frames\n  control.py:42 in <lambda>\n  comm.py:180 in _run"},
+        "remedy": REMEDIES["process-died"],
         "seconds_to_verdict": 2.0,
     }
-
-
-def test_a_call_in_words() -> None:
-    """Operation, dtype, shape, group and place; what has no tensors says so with a dash."""
-    assert call_text(entered(1)) == "all_reduce of float32[1021x3] on world at collective.py:51"
-    assert call_text(entered(1, shape=[], dtype="", operation="init_device_mesh", group="cp0,cp1")) == (
-        "init_device_mesh of -[-] on cp0,cp1 at collective.py:51"
-    )
-    assert call_text(entered(1, shape=[1, 2, "...", 9])).startswith("all_reduce of float32[1x2x...x9] ")
 
 
 @pytest.mark.parametrize(
@@ -648,6 +775,9 @@ def test_ranks_in_words(ranks: Collection[int], text: str) -> None:
 def test_every_kind_that_can_come_has_a_remedy() -> None:
     """A reason never comes without what to do."""
     kinds = {
+        "mismatched-operation",
+        "mismatched-shape",
+        "mismatched-dtype",
         "process-died",
         "process-stopped",
         "never-entered",

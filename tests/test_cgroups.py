@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cpinfra import cgroup_tree
 from cpinfra.hardware import cgroups
 
 GIB = 1 << 30
@@ -237,23 +238,23 @@ class TestParsers:
 
     def test_mount_points_with_blanks(self, tree: Tree) -> None:
         """The kernel writes them as octal digits."""
-        (mount,) = cgroups.mounts(V2.replace("/sys/fs/cgroup", r"/sys/a\040b\134c"))
+        (mount,) = cgroup_tree.mounts(V2.replace("/sys/fs/cgroup", r"/sys/a\040b\134c"))
 
         assert mount.point == r"/sys/a b\c"
         assert (mount.version, mount.root, mount.options) == (2, "/", ("rw", "nsdelegate"))
 
     def test_paths_with_colons(self) -> None:
         """Only the first two divide a line."""
-        (one,) = cgroups.memberships("4:cpu,cpuacct:/a:b/c\n")
+        (one,) = cgroup_tree.memberships("4:cpu,cpuacct:/a:b/c\n")
 
         assert (one.hierarchy, one.controllers, one.path) == (4, ("cpu", "cpuacct"), "/a:b/c")
 
     @given(st.text())
     def test_any_text_is_read(self, text: str) -> None:
         """Lines of another form are left out; nothing is invented."""
-        for one in cgroups.memberships(text):
+        for one in cgroup_tree.memberships(text):
             assert one.path in text
-        assert len(cgroups.mounts(text)) <= text.count("cgroup")
+        assert len(cgroup_tree.mounts(text)) <= text.count("cgroup")
 
     @given(
         st.integers(0, 99),
@@ -262,7 +263,7 @@ class TestParsers:
     )
     def test_what_the_kernel_writes_comes_back(self, number: int, names: list[str], path: str) -> None:
         """Any path without a line's end."""
-        (one,) = cgroups.memberships(f"{number}:{','.join(names)}:/{path}\n")
+        (one,) = cgroup_tree.memberships(f"{number}:{','.join(names)}:/{path}\n")
 
         assert (one.hierarchy, one.controllers, one.path) == (number, tuple(names), f"/{path}")
 

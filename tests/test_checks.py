@@ -20,12 +20,12 @@ import pytest
 import torch
 
 from cpinfra.worker import registry
+from cpinfra.worker.calls import Aborted
+from cpinfra.worker.calls import DoorError
 from cpinfra.worker.check_run import CheckRun
 from cpinfra.worker.check_run import absence
 from cpinfra.worker.check_run import run_check
-from cpinfra.worker.comm import Aborted
 from cpinfra.worker.comm import Door
-from cpinfra.worker.comm import DoorError
 from cpinfra.worker.injection import DATA_TWINS
 from cpinfra.worker.registry import Check
 from cpinfra.worker.registry import RegistryError
@@ -124,6 +124,33 @@ def test_both_forms_are_covered(clean: list[Answers]) -> None:
     assert forms["collective.all_gather"] == ["tensor", "list"]
     assert forms["collective.reduce_scatter"] == ["tensor", "list"]
     assert forms["dtensor.roundtrip_1d"] == ["rows", "columns"]
+
+
+def test_healthy_ranks_enter_the_same_calls_at_the_same_numbers(clean: list[Answers]) -> None:
+    """Check, site, repetition, operation, group, shape and dtype: what differs in any would be a divergence.
+
+    Of DTensor, too, whose tiles differ from rank to rank, and the digests of all that was entered agree.
+    """
+    identity = ("check", "site", "repetition", "operation", "group", "shape", "dtype", "count", "first")
+    for ranks in clean:
+        entered = [
+            [(call["call"], *(call.get(word) for word in identity)) for call in rank["entered"]]
+            for rank in ranks
+        ]
+        assert [number for number, *_ in entered[0]] == list(range(1, len(entered[0]) + 1))
+        assert all(each == entered[0] for each in entered)
+        assert all(rank["history"] == ranks[0]["history"] for rank in ranks)
+        assert ranks[0]["history"]["count"] == len(entered[0])
+
+
+def test_healthy_ranks_pass_what_their_plan_says(clean: list[Answers]) -> None:
+    """In every call of every check on every mesh; and each but the first few knows a slowest one."""
+    calls = [call for ranks in clean for rank in ranks for call in rank["entered"]]
+
+    assert {call["check"] for call in calls} == set(ALL) == set(registry.load())
+    assert [call for call in calls if "planned" in call] == []
+    assert sum("slowest_s" in call for call in calls) > len(calls) / 2
+    assert all(0 < call["slowest_s"] < 60 for call in calls if "slowest_s" in call)
 
 
 # ------------------------------------------------------------------------------------ real ranks, twins
@@ -253,12 +280,24 @@ def test_two_ranks_whose_neighbours_are_the_same_peer_tell_the_messages_apart(
 
 @pytest.mark.parametrize("name", ALL)
 def test_each_check_declares_the_twins_that_are_tested_here(name: str) -> None:
-    """At least two, all of them existing: a new twin or check must come with its words above."""
-    twins = registry.load([name])[name].twins
+    """At least two, and why all others cannot act: a new twin or check must come with its words above."""
+    found = registry.load([name])[name]
+    twins = found.twins
 
     assert len(twins) >= 2
-    assert set(twins) <= set(DATA_TWINS)
+    assert sorted([*twins, *found.immune]) == sorted(DATA_TWINS)
+    assert all(why.endswith(".") for why in found.immune.values())
     assert {twin for check_name, twin in SAYS if check_name == name} == set(twins)
+
+
+def test_what_a_check_is_immune_to_cannot_act_on_it(tmp_path: Path) -> None:
+    """Planted all the same, in every trial, it changes nothing on any rank."""
+    immune = [(name, twin) for name, found in registry.load().items() for twin in found.immune]
+    jobs = [{"cp0": 2, "cp1": 2, "checks": [name], "twin": twin} for name, twin in immune]
+
+    for (name, twin), ranks in zip(immune, drive(tmp_path, jobs), strict=True):
+        assert sum(rank["fired"] for rank in ranks) == 0, (name, twin)
+        assert {answer["outcome"] for answer in answers(ranks)} == {"pass"}
 
 
 # ------------------------------------------------------------------------- operations that do nothing
@@ -453,6 +492,7 @@ def made(
         mesh=mesh,
         min_ranks=min_ranks,
         twins=(),
+        immune={},
         trials=lambda _: trials,
         body=body,
     )

@@ -24,6 +24,7 @@ from cpinfra.cli import output
 from cpinfra.outcome import ExitCode
 from cpinfra.proof import run_folder
 from cpinfra.proof.contract import ProofRequest
+from cpinfra.proof.engine import Engine
 from cpinfra.proof.supervisor import Supervisor
 
 HERE = Path(__file__).parent
@@ -553,19 +554,24 @@ class TestOutput:
             assert out.write("yz") == 2
 
 
-@pytest.mark.parametrize("name", ["__init__", "__enter__", "__exit__", "run"])
-def test_the_fake_engine_has_the_real_ones_interface(name: str) -> None:
-    """What these tests stand on: the supervisor is made, entered, run and left as the fake is."""
-    fake = signature(fake_engine.FakeSupervisor, name)
+@pytest.mark.parametrize(
+    ("fake", "real", "name"),
+    [
+        *((fake_engine.FakeEngine, Engine, name) for name in ("__init__", "__enter__", "__exit__", "emit")),
+        *((fake_engine.FakeSupervisor, Supervisor, name) for name in ("__init__", "run")),
+    ],
+)
+def test_the_fake_engine_has_the_real_ones_interface(fake: type[Any], real: type[Any], name: str) -> None:
+    """What these tests stand on: engine and supervisor are made, entered, run and left as the fakes are."""
+    assert signature(fake, name) == signature(real, name)
 
-    assert fake == signature(Supervisor, name)
 
-
-def signature(supervisor: type[Any], name: str) -> list[tuple[str, str, bool]]:
+def signature(made: type[Any], name: str) -> list[tuple[str, str, bool]]:
     """(Name, type, whether it may be left out) of each parameter, and of what is returned."""
-    found = inspect.signature(getattr(supervisor, name))
+    found = inspect.signature(getattr(made, name))
     told = [(p.name, str(p.annotation), p.default is not p.empty) for p in found.parameters.values()]
-    return [*told, ("return", str(found.return_annotation).replace("FakeSupervisor", "Supervisor"), False)]
+    told.append(("return", str(found.return_annotation), False))
+    return [(word, kind.replace("Fake", ""), optional) for word, kind, optional in told]
 
 
 def test_the_fake_engine_has_the_real_ones_attributes(tmp_path: Path) -> None:
@@ -581,8 +587,8 @@ def test_the_fake_engine_has_the_real_ones_attributes(tmp_path: Path) -> None:
     }
     request = ProofRequest(**facts, checks=())
     folder = run_folder.create(tmp_path, {})
-    fake = vars(fake_engine.FakeSupervisor(request, folder, print))
-    real = vars(Supervisor(request, folder, print))
+    fake = vars(fake_engine.FakeSupervisor(fake_engine.FakeEngine(request, folder, print), request))
+    real = vars(Supervisor(Engine(request, folder, print), request))
     folder.close()
 
     assert {name for name in fake if not name.startswith("_")} == {"request", "proof"}

@@ -14,10 +14,16 @@ from hypothesis import strategies as st
 
 import forks
 import processes
+from cpinfra.proof.deadlines import PROGRESS_TIMES
+from cpinfra.proof.deadlines import Budgets
 from cpinfra.proof.deadlines import budgets
+from cpinfra.worker import progress
+from cpinfra.worker.ledger import Head
 from cpinfra.worker.ledger import Stage
 from cpinfra.worker.progress import CLOCK_STEP_MAX_S
+from cpinfra.worker.progress import SHARE_MIN
 from cpinfra.worker.progress import Clock
+from cpinfra.worker.progress import Starvation
 from cpinfra.worker.progress import process_state
 from cpinfra.worker.progress import progress_of
 
@@ -66,6 +72,30 @@ def test_a_clock_never_runs_ahead(looks: list[tuple[float, int]]) -> None:
         assert still <= since * CLOCK_STEP_MAX_S + 1e-6
 
 
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1)), max_size=30))
+def test_a_clock_counts_no_more_than_the_share(looks: list[tuple[float, float]]) -> None:
+    """Of each step what could be used of it, and never less than nothing."""
+    clock, now, counted = Clock(), 0.0, 0.0
+    clock.look("state", now)
+    for pause, share in looks:
+        now += pause
+        counted += min(pause, CLOCK_STEP_MAX_S) * share
+        assert clock.look("state", now, share) == pytest.approx(counted)
+
+
+def head(stage: Stage, *, inside: bool = False, first: bool = False, slowest_s: float | None = None) -> Head:
+    """Where a rank is."""
+    return Head(stage=stage, written=1, first=first, inside=inside, slowest_s=slowest_s)
+
+
+def of_operation(budgets: Budgets, *, first: bool = False, slowest_s: float | None = None) -> float:
+    """The deadline of an operation that a rank is in."""
+    where = head(Stage.RUNNING, inside=True, first=first, slowest_s=slowest_s)
+    budget_s = budgets.of(where, released=False, through_s=None)
+    assert budget_s is not None
+    return budget_s
+
+
 def test_every_stage_has_a_budget_but_the_wait_for_others() -> None:
     """A rank can hang anywhere: only one that has reported waits without limit, until all are released."""
     four = budgets(4, "cpu", None)
@@ -74,30 +104,75 @@ def test_every_stage_has_a_budget_but_the_wait_for_others() -> None:
         (stage, released)
         for stage in Stage
         for released in (False, True)
-        if four.of(stage, first=False, released=released) is None
+        if four.of(head(stage), released=released, through_s=None) is None
     ]
     assert unlimited == [(Stage.REPORTED, False)]
-    assert four.of(Stage.REPORTED, first=False, released=True) == four.leave_s
-    assert four.of(Stage.LEFT, first=False, released=True) == four.leave_s
+    assert four.of(head(Stage.REPORTED), released=True, through_s=None) == four.leave_s
+    assert four.of(head(Stage.LEFT), released=True, through_s=None) == four.leave_s
 
 
-def test_the_first_operation_of_a_group_may_take_longer() -> None:
-    """It connects the ranks."""
+@pytest.mark.parametrize(
+    ("slowest_s", "expected_s"), [(0.001, 1.0), (0.05, 1.0), (0.1, 2.0), (1.0, 20.0), (30.0, 60.0)]
+)
+def test_an_operation_may_take_twenty_times_the_slowest_so_far(slowest_s: float, expected_s: float) -> None:
+    """A second at least; and no more than a bound, however slow it was once."""
+    assert of_operation(budgets(4, "cpu", None), slowest_s=slowest_s) == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize(
+    ("device", "first", "slowest_s", "expected_s"),
+    [
+        ("cpu", False, None, 3.0),
+        ("cpu", True, None, 3.0),
+        ("cpu", True, 0.01, 3.0),
+        ("cpu", True, 0.1, 6.0),
+        ("cuda", True, None, 10.0),
+        ("cuda", False, None, 10.0),
+    ],
+)
+def test_an_operation_that_nobody_has_completed_may_take_longer(
+    device: str, first: bool, slowest_s: float | None, expected_s: float
+) -> None:
+    """So may a group's first, which connects the ranks."""
+    made = budgets(4, device, None)
+
+    assert of_operation(made, first=first, slowest_s=slowest_s) == pytest.approx(expected_s)
+
+
+@given(st.floats(0, 1e4), st.floats(0, 1e4), st.booleans())
+def test_who_was_slower_gets_no_less_time(one_s: float, other_s: float, first: bool) -> None:
+    """And always a bounded one, of a second at least."""
     four = budgets(4, "cpu", None)
-    usual = four.of(Stage.RUNNING, first=False, released=False)
+    shorter, longer = (of_operation(four, first=first, slowest_s=s) for s in sorted((one_s, other_s)))
 
-    assert usual == four.operation_s
-    assert four.of(Stage.RUNNING, first=True, released=False) == 3 * four.operation_s
+    assert 1.0 <= shorter <= longer <= four.operation_most_s
 
 
-def test_the_users_budget_is_for_any_operation_and_for_nothing_else() -> None:
-    """`--budget` fixes the first operation's too; start and end keep theirs."""
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("slowest_s", [None, 100.0])
+def test_the_users_budget_is_for_any_operation(inside: bool, first: bool, slowest_s: float | None) -> None:
+    """`--budget` fixes it, whatever was measured; also of a rank that is on its way to one."""
+    where = head(Stage.RUNNING, inside=inside, first=first, slowest_s=slowest_s)
+
+    assert budgets(64, "cpu", 0.5).of(where, released=False, through_s=None) == 0.5
+
+
+def test_the_users_budget_is_for_nothing_else() -> None:
+    """Start and end keep theirs."""
     given_one, usual = budgets(64, "cpu", 0.5), budgets(64, "cpu", None)
 
-    assert (given_one.operation_s, given_one.first_operation_s) == (0.5, 0.5)
-    assert (
-        replace(given_one, operation_s=usual.operation_s, first_operation_s=usual.first_operation_s) == usual
-    )
+    assert replace(given_one, operation_s=usual.operation_s, is_fixed=False) == usual
+
+
+@pytest.mark.parametrize(
+    ("through_s", "expected_s"), [(None, 60.0), (0.0, 5.0), (0.2, 5.0), (1.0, 20.0), (10.0, 60.0)]
+)
+def test_who_is_the_last_in_a_stage_gets_less_time(through_s: float | None, expected_s: float) -> None:
+    """Twenty times what the slowest took that is through with it; never more than with nobody through."""
+    four = budgets(4, "cuda", None)
+
+    assert four.of(head(Stage.JOINING), released=False, through_s=through_s) == pytest.approx(expected_s)
 
 
 def test_more_ranks_than_processors_get_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +181,8 @@ def test_more_ranks_than_processors_get_more_time(monkeypatch: pytest.MonkeyPatc
     few, many = budgets(8, "cpu", None), budgets(64, "cpu", None)
 
     assert few == budgets(1, "cpu", None)
+    assert of_operation(many) == 8 * of_operation(few)
+    assert of_operation(many, slowest_s=0.0) == 8 * of_operation(few, slowest_s=0.0)
     assert many.operation_s == 8 * few.operation_s
     assert many.join_s == 8 * few.join_s
     assert many.leave_s == 8 * few.leave_s
@@ -118,13 +195,12 @@ def test_more_ranks_than_processors_get_more_time(monkeypatch: pytest.MonkeyPatc
 def test_ranks_are_more_patient_than_the_supervisor(
     world: int, device: str, operation_s: float | None
 ) -> None:
-    """Whatever the budgets are, the supervisor is the first to speak."""
+    """Whatever the budgets are, and as long as signs of life may extend them, the supervisor speaks first."""
     made = budgets(world, device, operation_s)
-    longest = max(
-        made.of(stage, first=True, released=False) or 0 for stage in Stage if stage < Stage.REPORTED
-    )
+    stages = [made.of(head(stage), released=False, through_s=None) or 0.0 for stage in Stage]
 
-    assert made.patience_s > longest + 30
+    assert made.patience_s >= PROGRESS_TIMES * max(stages) + 30
+    assert made.patience_s >= of_operation(made, first=True, slowest_s=1e6) + 30
 
 
 def test_a_process_that_computes_progresses() -> None:
@@ -184,18 +260,130 @@ def test_a_kernel_that_does_not_tell_what_is_read_still_tells_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without /proc/PID/io CPU time alone is progress: an import that computes is not called hung."""
-    real = Path.read_bytes
-
-    def without_io(path: Path) -> bytes:
-        if path.name == "io":
-            raise PermissionError(13, "Permission denied")
-        return real(path)
+    real = progress._read
+    monkeypatch.setattr(progress, "_read", lambda path: b"" if path.endswith("/io") else real(path))
 
     with forks.forked(forks.ever(lambda: None)) as pid:
-        monkeypatch.setattr(Path, "read_bytes", without_io)
         before = progress_of(pid)
         assert before[2] == 0
         processes.wait_until(lambda: progress_of(pid) > before, "progress")
+
+
+class Kernel:
+    """What /proc says of the threads of process 7; a test moves it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tids: tuple[str, ...] = ("7",)) -> None:
+        self.waited_ms = dict.fromkeys(tids, 1)
+        self.state = "S"
+        self.ticks = 1
+        monkeypatch.setattr(os, "listdir", lambda folder: list(self.waited_ms))
+        monkeypatch.setattr(progress, "_read", self._read)
+
+    def _read(self, path: str) -> bytes:
+        if path.endswith("schedstat"):
+            return b"5 %d 1\n" % (self.waited_ms[path.split("/")[-2]] * 1_000_000)
+        assert path == "/proc/7/stat"
+        return f"7 (x) {self.state} {' 0' * 10} {self.ticks} 0".encode()
+
+
+def test_time_without_a_processor_counts_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the time waited for a CPU: half of it counts. Of several threads the worst."""
+    kernel, starvation = Kernel(monkeypatch, ("7", "8")), Starvation()
+    assert starvation.share([7], 0.0) == 1.0
+    assert starvation.share([7], 0.1) == 1.0
+
+    kernel.waited_ms = {"7": 11, "8": 51}
+
+    assert starvation.share([7], 0.2) == pytest.approx(0.5)
+    assert starvation.share([7], 0.3) == 1.0
+
+
+def test_a_long_wait_is_counted_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel adds it up late: then the next looks make up for those that counted too much."""
+    kernel, starvation = Kernel(monkeypatch), Starvation()
+    shares = [starvation.share([7], 0.0), starvation.share([7], 0.1), starvation.share([7], 0.2)]
+    kernel.waited_ms = {"7": 201}
+    shares += [starvation.share([7], now) for now in (0.3, 0.4, 0.5, 0.6)]
+
+    assert shares[:3] == [1.0, 1.0, 1.0]
+    assert sum(1 - share for share in shares) == pytest.approx(2.0)
+    assert min(shares) == pytest.approx(SHARE_MIN)
+    assert shares[-1] == 1.0
+
+
+def test_some_time_counts_however_busy_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that spins for ever beside a hundred others is found in a bounded time."""
+    kernel, starvation, clock, now = Kernel(monkeypatch), Starvation(), Clock(), 0.0
+    while clock.still_s < 1.0:
+        now += 0.05
+        kernel.waited_ms["7"] += 50
+        clock.look("state", now, starvation.share([7], now))
+
+    assert now == pytest.approx(1 / SHARE_MIN, rel=0.05)
+
+
+def test_after_starvation_a_hang_is_seen_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is owed is bounded: threads that waited in turns do not stop the clock for long after."""
+    kernel, starvation = Kernel(monkeypatch, ("7", "8")), Starvation()
+    for look in range(100):
+        kernel.waited_ms["78"[look % 2]] += 1000
+        starvation.share([7], look * 0.1)
+
+    assert [starvation.share([7], 10.0 + look * 0.1) for look in range(10)][-1] == 1.0
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 9000)), max_size=30))
+def test_a_share_is_a_share(steps: list[tuple[float, int]]) -> None:
+    """Whatever the kernel says, and whenever it is asked."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        kernel, starvation, now = Kernel(monkeypatch), Starvation(), 0.0
+        for pause, waited_ms in steps:
+            now += pause
+            kernel.waited_ms["7"] += waited_ms
+            assert SHARE_MIN - 1e-9 <= starvation.share([7], now) <= 1.0
+
+
+@pytest.mark.parametrize(("state", "ticks", "expected"), [("R", 1, SHARE_MIN), ("R", 2, 1.0), ("S", 1, 1.0)])
+def test_a_kernel_that_does_not_count_waits(
+    monkeypatch: pytest.MonkeyPatch, state: str, ticks: int, expected: float
+) -> None:
+    """Then a process that is runnable and used no CPU since the last look has none."""
+    kernel, starvation = Kernel(monkeypatch), Starvation()
+    kernel.waited_ms, kernel.state = {"7": 0}, state
+    assert starvation.share([7], 0.0) == 1.0
+
+    kernel.ticks = ticks
+
+    assert starvation.share([7], 0.1) == expected
+
+
+def test_a_kernel_that_hides_threads_starves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither does a process that has ended meanwhile."""
+    starvation = Starvation()
+    pid = forks.fork(lambda: None)
+    forks.wait(pid)
+
+    assert [starvation.share([pid], now) for now in (0.0, 0.1, 0.2)] == [1.0, 1.0, 1.0]
+
+
+def test_starvation_in_earnest() -> None:
+    """Two that compute on one CPU: each waits about half of the time."""
+    cpu = {min(os.sched_getaffinity(0))}
+
+    def burn() -> None:
+        os.sched_setaffinity(0, cpu)
+        forks.ever(lambda: None)()
+
+    with forks.forked(burn) as one, forks.forked(burn) as other:
+        starvation, clock, started = Starvation(), Clock(), time.monotonic()
+        processes.wait_until(lambda: min(progress_of(one), progress_of(other))[1] > 2, "their start")
+
+        def seconds_counted() -> float:
+            now = time.monotonic()
+            return clock.look("state", now, starvation.share([one, other], now))
+
+        processes.wait_until(lambda: seconds_counted() > 0.3, "a third of a second of those")
+        assert time.monotonic() - started > 0.45
 
 
 def test_a_suspended_supervisor_in_earnest() -> None:

@@ -31,7 +31,7 @@ SOURCE = Path(cpinfra.__file__).parent
 PROJECT = SOURCE.parents[1]
 CONFLICTING = ("checks", "comm", "probe", "cpinfra")
 PACKAGES = ("hardware", "node", "planning", "proof", "software", "worker")
-MODULES = ("files.py", "mesh.py", "outcome.py", "text.py")
+MODULES = ("cgroup_tree.py", "files.py", "mesh.py", "outcome.py", "text.py")
 TOO_OLD = ("python2.7", "python3.5", "python3.6", "python3.7", "python3.8", "python3.9")
 NEWER = ("python3.10", "python3.11", "python3.12", "python3.13", "python3.14")
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cpinfra import outcome
-from cpinfra.proof import attribution
+from cpinfra.proof import hang
 from cpinfra.record import docs
 from cpinfra.record.markdown import markdown
 from cpinfra.worker import registry
@@ -60,7 +60,7 @@ def test_page_on_verdicts_lists_the_kinds_of_hang_that_there_are() -> None:
     page = (PROJECT / "docs" / "verdicts.md").read_text()
     rows = re.findall(r"^\| `([a-z-]+)` \|", page[page.index("## Hang kinds") :], re.MULTILINE)
 
-    assert sorted(rows) == sorted(attribution.REMEDIES)
+    assert sorted(rows) == sorted([*hang.REMEDIES, "slow"])
 
 
 def too_long(text: str, most: int = 40) -> list[str]:

@@ -111,8 +111,8 @@ def test_a_stopped_rank_is_named_as_stopped(tmp_path: Path) -> None:
     assert hang is not None
     assert (hang.kind, hang.culprit_ranks, hang.waiting_ranks) == ("process-stopped", (1,), (0, 2, 3))
     assert hang.seconds_to_verdict < 3
-    assert 1 not in hang.stacks
-    assert "all_reduce" in hang.stacks[0]
+    assert "1" not in hang.stacks
+    assert all("all_reduce" in stack for stack in hang.stacks.values())
 
 
 def test_a_rank_that_raises_is_reported_once_and_others_are_not_called_guilty(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_stop_and_a_kill_at_once_are_both_named_each_for_its_own(tmp_path: Pat
 
 def test_a_short_delay_is_no_fault(tmp_path: Path) -> None:
     """A rank that comes late, but within the budget, changes no outcome."""
-    ran = engine.prove(tmp_path, faults=["delay:1:1.5"], only="collective.*")
+    ran = engine.prove(tmp_path, faults=["delay:1:0.3"], only="collective.*")
 
     assert len(ran.named("fired")) == 1
     assert set(ran.outcomes().values()) == {"pass"}
@@ -223,11 +223,10 @@ def test_a_rank_that_hangs_in_teardown_fails_the_run_but_not_the_checks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What passed has passed; the hang is named with no check to it."""
-    stuck = (
-        "\n\ndef _leave(self):\n    while self.rank == 1:\n        time.sleep(1)\n\n\nDoor.leave = _leave\n"
-    )
+    stuck = "\n\ndef _leave(self):\n    import time\n    while self.rank == 1:\n        time.sleep(1)\n"
+    stuck += "\n\nDoor.leave = _leave\n"
     engine.altered_worker(monkeypatch, tmp_path, {"worker/comm.py": stuck})
-    monkeypatch.setattr(deadlines, "LEAVE_S", 1.0)
+    monkeypatch.setitem(deadlines.LEAVE_S, "cpu", 1.0)
 
     ran = engine.prove(tmp_path / "run", only=ALL_REDUCE)
 

@@ -35,9 +35,15 @@ def generation() -> Generation:
     return Generation(spec=spec)
 
 
-def answered(rank: int, check: str = "a.x", *, broken: bool = False) -> dict[str, Any]:
+def answered(rank: int, check: str = "a.x", *, broken: bool = False, digest: str = "d1") -> dict[str, Any]:
     """A rank's answer, as far as it matters here."""
-    return {"event": "answer", "check": check, "rank": rank, "broken": broken}
+    return {
+        "event": "answer",
+        "check": check,
+        "rank": rank,
+        "broken": broken,
+        "calls": {"count": 3, "digest": digest},
+    }
 
 
 def exited(rank: int, code: int | None = 0, signal: str | None = None) -> dict[str, Any]:
@@ -138,19 +144,42 @@ def test_all_have_reported_only_with_the_last(generation: Generation) -> None:
 
 
 def test_the_ledger_is_read_from_the_fork_on(generation: Generation, tmp_path: Path) -> None:
-    """Before there is none; after it every rank has a view; closed, there is none again."""
-    assert generation.views() == {}
+    """Before there is none; after it every rank has a track; closed, there is none again."""
+    assert generation.tracks() == {}
     ledger.create(tmp_path / "ledger", 2)
     generation.absorb({"event": "forked", "pids": [10, 11], "folder": str(tmp_path)}, 0.0)
     pen = Ledger(tmp_path / "ledger").pen(1)
     pen.stage(Stage.RUNNING)
-    pen.write(Kind.ENTER, {"call": 1})
+    call = {"check": "a.x", "repetition": 1, "site": "a.py:1", "operation": "o", "group": "world"}
+    pen.write(Kind.ENTER, {**call, "shape": [1], "dtype": "int64", "call": 1})
 
-    views = generation.views()
+    tracks = generation.tracks()
     assert generation.pids == (10, 11)
-    assert [view.stage for view in views.values()] == [Stage.FORKED, Stage.RUNNING]
-    assert views[1].open_call is not None
+    assert [track.stage for track in tracks.values()] == [Stage.FORKED, Stage.RUNNING]
+    assert [call.left for call in tracks[1].calls] == [False]
 
     generation.close()
     generation.close()
-    assert generation.views() == {}
+    assert generation.tracks() == {}
+
+
+def test_ranks_that_have_made_other_calls_by_the_end_of_a_check_have_diverged(generation: Generation) -> None:
+    """Also where nothing blocked, and all answered: the check is not complete, the generation is broken."""
+    generation.absorb(answered(0), 0.0)
+    generation.absorb(answered(1), 0.0)
+    assert (generation.diverged, generation.broken) == ("", False)
+
+    generation.absorb(answered(0, "b.y"), 0.0)
+    generation.absorb(answered(1, "b.y", digest="d2"), 0.0)
+
+    assert (generation.diverged, generation.broken) == ("b.y", True)
+    assert generation.complete("a.x")
+    assert not generation.complete("b.y")
+
+
+def test_a_rank_that_did_not_come_to_the_end_of_a_check_has_not_diverged(generation: Generation) -> None:
+    """It raised, and has made fewer calls because of that."""
+    generation.absorb(answered(0), 0.0)
+    generation.absorb(answered(1, broken=True, digest="d2"), 0.0)
+
+    assert generation.diverged == ""

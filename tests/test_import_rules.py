@@ -26,6 +26,7 @@ SHARED = (
     "channel",
     "checks",
     "children",
+    "flight",
     "injection",
     "ledger",
     "node_local",
@@ -43,6 +44,7 @@ STDLIB_ONLY = [
     "cpinfra.mesh",
     "cpinfra.text",
     "cpinfra.files",
+    "cpinfra.cgroup_tree",
     *(f"cpinfra.worker.{name}" for name in SHARED),
 ]
 
@@ -131,10 +133,11 @@ def test_standard_library_modules_import_nothing_else() -> None:
 
 
 def test_proof_imports_the_standard_library_and_what_the_zip_holds() -> None:
-    """The prover runs from the zip too: relative imports, of outcome, files and shared modules of worker."""
+    """The prover runs from the zip too: relative imports, of leaves and of shared modules of worker."""
     modules = modules_below("cpinfra.proof")
     ours = [
         "cpinfra.proof.",
+        "cpinfra.cgroup_tree",
         "cpinfra.files",
         "cpinfra.outcome",
         *(f"cpinfra.worker.{name}" for name in SHARED),

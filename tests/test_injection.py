@@ -1,29 +1,26 @@
-"""Planted faults: what `--inject` takes, how a rank acts on it, and the plan that carries it."""
+"""Planted faults: what `--inject` takes, and the plan that carries it."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import forks
-import processes
-from cpinfra.worker.control import FIRES_AT_CALL
-from cpinfra.worker.control import Control
-from cpinfra.worker.control import InjectedError
+from cpinfra.proof import faults
 from cpinfra.worker.injection import CONTROL_TWINS
 from cpinfra.worker.injection import DATA_TWINS
+from cpinfra.worker.injection import FIRES_AT_CALL
+from cpinfra.worker.injection import STAGE_TWINS
 from cpinfra.worker.injection import Injection
 from cpinfra.worker.injection import InjectionError
 from cpinfra.worker.injection import parse
-from cpinfra.worker.progress import process_state
 from cpinfra.worker.spec import GenerationSpec
 
 WORLD = 4
+A_CALL = "expected the number of a call from 1 to 999999999"
 SPEC = GenerationSpec(
     generation=2,
     dp=2,
@@ -69,14 +66,44 @@ def test_allows_control_twins(text: str, rank: int, seconds: float) -> None:
     assert not fault.is_data
 
 
-@pytest.mark.parametrize("text", ["", "wrong_chunk", "Kill:1", " kill:1", "slow:1", "ki", "--all"])
+@pytest.mark.parametrize("name", CONTROL_TWINS)
+def test_allows_each_control_twin_on_its_rank(name: str) -> None:
+    """At the third call, unless another is asked for; what acts in a stage takes none."""
+    text = CONTROL_TWINS[name].replace("RANK", "2").replace("SECONDS", "1")
+    fault = parse(text, WORLD)
+
+    assert (fault.name, fault.rank, fault.at_call) == (name, 2, FIRES_AT_CALL)
+    if name not in STAGE_TWINS:
+        for call in (1, 5, 999_999_999):
+            assert parse(f"{text}@{call}", WORLD) == dataclasses.replace(
+                fault, text=f"{text}@{call}", at_call=call
+            )
+
+
+def test_the_same_fault_at_two_calls_is_two_faults() -> None:
+    """Only a text that is given twice is refused."""
+    assert faults.mistakes(["skip:1", "skip:1@5", "skip:1@6"], WORLD) == []
+    assert faults.mistakes(["skip:1@5", "skip:1@5"], WORLD) == [
+        "--inject 'skip:1@5': given twice, and would undo itself; give it once"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "wrong_chunk", "Kill:1", " kill:1", "slow:1", "slow:1@5", "@", "ki", "--all"]
+)
 def test_rejects_what_does_not_exist(text: str) -> None:
     """The message quotes it and lists everything that there is, spelled as it must be."""
     with pytest.raises(InjectionError) as raised:
         parse(text, WORLD)
 
-    known = ", ".join([*DATA_TWINS, "delay:RANK:SECONDS", "raise:RANK", "kill:RANK", "stop:RANK"])
-    assert str(raised.value) == f"--inject {text!r}: no such fault; there are: {known}"
+    assert str(raised.value) == (
+        f"--inject {text!r}: no such fault; there are: "
+        "wrong-chunk, reversed-shard, first-element-only, shifted, swapped-slots, stale-buffer, "
+        "swapped-axes, bit-flip, skip:RANK[@CALL], swap-order:RANK[@CALL], wrong-shape:RANK[@CALL], "
+        "wrong-dtype:RANK[@CALL], delay:RANK:SECONDS[@CALL], raise:RANK[@CALL], exit:RANK[@CALL], "
+        "kill:RANK[@CALL], stop:RANK[@CALL], never-join:RANK, stall-init:RANK, stall-inside:RANK[@CALL], "
+        "stall-teardown:RANK"
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,10 +111,11 @@ def test_rejects_what_does_not_exist(text: str) -> None:
     [
         ("shifted:1", "--inject 'shifted:1': shifted acts on data and takes no argument"),
         ("bit-flip:", "--inject 'bit-flip:': bit-flip acts on data and takes no argument"),
-        ("kill", "--inject 'kill': expected kill:RANK"),
-        ("kill:1:2", "--inject 'kill:1:2': expected kill:RANK"),
-        ("delay:1", "--inject 'delay:1': expected delay:RANK:SECONDS"),
-        ("delay:1:2:3", "--inject 'delay:1:2:3': expected delay:RANK:SECONDS"),
+        ("bit-flip@2", "--inject 'bit-flip@2': bit-flip acts on data and takes no argument"),
+        ("kill", "--inject 'kill': expected kill:RANK[@CALL]"),
+        ("kill:1:2", "--inject 'kill:1:2': expected kill:RANK[@CALL]"),
+        ("delay:1", "--inject 'delay:1': expected delay:RANK:SECONDS[@CALL]"),
+        ("delay:1:2:3", "--inject 'delay:1:2:3': expected delay:RANK:SECONDS[@CALL]"),
         ("stop:", "--inject 'stop:': expected a rank from 0 to 3, got ''"),
         ("stop:4", "--inject 'stop:4': expected a rank from 0 to 3, got '4'"),
         ("stop:-1", "--inject 'stop:-1': expected a rank from 0 to 3, got '-1'"),
@@ -95,6 +123,15 @@ def test_rejects_what_does_not_exist(text: str) -> None:
         ("raise:1.0", "--inject 'raise:1.0': expected a rank from 0 to 3, got '1.0'"),
         ("raise:²", "--inject 'raise:²': expected a rank from 0 to 3, got '²'"),
         ("delay:4:1", "--inject 'delay:4:1': expected a rank from 0 to 3, got '4'"),
+        ("never-join:1:2", "--inject 'never-join:1:2': expected never-join:RANK"),
+        ("stall-init:1@5", "--inject 'stall-init:1@5': expected stall-init:RANK; it acts on no call"),
+        ("never-join:1@", "--inject 'never-join:1@': expected never-join:RANK; it acts on no call"),
+        ("skip@5:1", f"--inject 'skip@5:1': {A_CALL}, got '5:1'"),
+        ("skip:1@", f"--inject 'skip:1@': {A_CALL}, got ''"),
+        ("skip:1@0", f"--inject 'skip:1@0': {A_CALL}, got '0'"),
+        ("stop:1@-1", f"--inject 'stop:1@-1': {A_CALL}, got '-1'"),
+        ("skip:1@2@3", f"--inject 'skip:1@2@3': {A_CALL}, got '2@3'"),
+        ("exit:1@" + "1" * 10, f"--inject 'exit:1@{'1' * 10}': {A_CALL}, got '{'1' * 10}'"),
     ],
 )
 def test_rejects_wrong_arguments(text: str, message: str) -> None:
@@ -112,13 +149,15 @@ def test_rejects_seconds_out_of_range(seconds: str) -> None:
         parse(f"delay:1:{seconds}", WORLD)
 
     assert str(raised.value) == (
-        f"--inject 'delay:1:{seconds}': expected delay:RANK:SECONDS with 0 to 3600 seconds, got {seconds!r}"
+        f"--inject 'delay:1:{seconds}': expected delay:RANK:SECONDS[@CALL] with 0 to 3600 seconds, "
+        f"got {seconds!r}"
     )
 
 
 @given(
     st.text()
-    | st.builds(":".join, st.lists(st.sampled_from([*DATA_TWINS, *CONTROL_TWINS]) | st.text(), max_size=4)),
+    | st.builds(":".join, st.lists(st.sampled_from([*DATA_TWINS, *CONTROL_TWINS]) | st.text(), max_size=4))
+    | st.from_regex(r"\A(skip|delay|never-join):[0-9]{1,2}(:[0-9]+)?@[0-9]{0,11}\Z"),
     st.integers(1, 8),
 )
 def test_whatever_is_given_is_a_fault_or_one_refusal(text: str, world: int) -> None:
@@ -131,69 +170,15 @@ def test_whatever_is_given_is_a_fault_or_one_refusal(text: str, world: int) -> N
     assert fault.text == text
     assert fault.is_data == (fault.rank is None)
     assert fault.rank is None or 0 <= fault.rank < world
+    assert 1 <= fault.at_call <= 999_999_999
 
 
 def test_a_number_with_thousands_of_digits_is_a_rank_that_is_not_there() -> None:
     """Python refuses to read such numbers; the message stays ours."""
     with pytest.raises(InjectionError, match="expected a rank from 0 to 3"):
         parse("kill:" + "9" * 5000, WORLD)
-
-
-def control(rank: int, *texts: str) -> tuple[Control, list[str]]:
-    """A rank's control twins, and where they say that they have fired."""
-    told: list[str] = []
-    faults = [parse(text, WORLD) for text in texts]
-    return Control(faults, rank, told.append), told
-
-
-def test_a_control_twin_fires_once_at_its_call_on_its_rank() -> None:
-    """Not before the group is known to work, not again later, and nowhere else."""
-    planted, told = control(2, "raise:2", "shifted", "raise:1")
-    other, told_by_other = control(3, "raise:2", "shifted")
-    for _ in range(FIRES_AT_CALL - 1):
-        planted.before_call()
-    assert told == []
-
-    with pytest.raises(InjectedError, match=r"^planted fault raise:2$"):
-        planted.before_call()
-    assert told == ["raise:2"]
-
-    for _ in range(5):
-        planted.before_call()
-        other.before_call()
-    assert told == ["raise:2"]
-    assert told_by_other == []
-
-
-@pytest.mark.parametrize(("text", "state"), [("kill:0", "Z"), ("stop:0", "T")])
-def test_a_rank_says_so_before_it_is_killed_or_stopped(text: str, state: str) -> None:
-    """The word that the fault fired leaves the rank first: the action may be its last."""
-    read, write = os.pipe()
-
-    def fired(fault: str) -> None:
-        os.write(write, fault.encode())
-
-    def call_the_door() -> None:
-        planted = Control([parse(text, WORLD)], 0, fired)
-        for _ in range(FIRES_AT_CALL):
-            planted.before_call()
-
-    with forks.forked(call_the_door) as pid:
-        assert os.read(read, 100).decode() == text
-        processes.wait_until(lambda: process_state(pid) == state, f"state {state}")
-    os.close(read)
-    os.close(write)
-
-
-def test_two_twins_of_one_rank_both_act() -> None:
-    """In the order in which they were given, at the same call."""
-    planted, told = control(1, "delay:1:0", "raise:1")
-    planted.before_call()
-    planted.before_call()
-
-    with pytest.raises(InjectedError):
-        planted.before_call()
-    assert told == ["delay:1:0", "raise:1"]
+    with pytest.raises(InjectionError, match="expected the number of a call from 1 to 999999999"):
+        parse("kill:1@" + "9" * 5000, WORLD)
 
 
 def test_a_plan_crosses_the_pipe_unchanged() -> None:

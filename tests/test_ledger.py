@@ -100,7 +100,7 @@ def test_what_a_forked_rank_writes_is_read_by_its_parent(path: Path, ledger: Led
         pen.publish_digest(DIGEST)
         pen.write(Kind.ENTER, CALL)
         pen.write(Kind.LEAVE, {"call": 1})
-        pen.write(Kind.ENTER, {**CALL, "call": 2, "first": True})
+        pen.write(Kind.ENTER, {**CALL, "call": 2, "first": True, "slowest_s": 0.25})
 
     before = time.monotonic_ns()
     pid = forks.fork(work)
@@ -116,7 +116,9 @@ def test_what_a_forked_rank_writes_is_read_by_its_parent(path: Path, ledger: Led
     assert view.records[0].call == CALL
     assert before < view.stage_since_ns < view.records[0].time_ns < view.records[2].time_ns
     assert ledger.digest(1) == DIGEST
-    assert ledger.head(1) == book.Head(stage=Stage.RUNNING, written=3, first=True)
+    assert ledger.head(1) == book.Head(
+        stage=Stage.RUNNING, written=3, first=True, inside=True, slowest_s=0.25
+    )
     for other in (0, 2):
         assert ledger.view(other).written == 0
         assert ledger.digest(other) == bytes(32)
@@ -131,9 +133,11 @@ def test_the_open_call_is_the_one_entered_and_not_left(ledger: Ledger) -> None:
     inside = ledger.view(0).open_call
     assert inside is not None
     assert inside.call == CALL
+    assert (ledger.head(0).inside, ledger.head(0).slowest_s) == (True, None)
 
     pen.write(Kind.LEAVE, {"call": 1})
     assert ledger.view(0).open_call is None
+    assert not ledger.head(0).inside
 
 
 @pytest.mark.parametrize("written", [1, RECORDS_PER_RANK, RECORDS_PER_RANK + 1, 5 * RECORDS_PER_RANK + 7])
@@ -291,6 +295,7 @@ def test_a_call_always_fits(tmp_path_factory: pytest.TempPathFactory, entered: d
     path = tmp_path_factory.mktemp("ledger") / "ledger"
     book.create(path, 1)
     ledger = Ledger(path)
+    entered["planned"] = {"dtype": "int64", "shape": entered["shape"]}
     ledger.pen(0).write(Kind.ENTER, entered)
 
     read = ledger.view(0).records[0].call
@@ -303,6 +308,8 @@ def test_a_call_always_fits(tmp_path_factory: pytest.TempPathFactory, entered: d
         assert read[name][:1] == entered[name][:1]
         assert read[name][-1:] == entered[name][-1:]
     assert isinstance(read["shape"], list)
+    assert read["planned"]["dtype"][:1] == "i"
+    assert read["planned"]["shape"][:1] == entered["shape"][:1]
     assert read["shape"][:1] == entered["shape"][:1]
 
 
@@ -417,7 +424,7 @@ def test_a_ledger_of_another_version_is_refused(path: Path) -> None:
 
     with_header(path, b"cpledger", 1, WORLD, 32, 0)
     with pytest.raises(
-        LedgerError, match=r"version 1 with 32 records a rank, expected .* version 1 with 64$"
+        LedgerError, match=r"version 1 with 32 records a rank, expected .* version 1 with 128$"
     ):
         Ledger(path)
 

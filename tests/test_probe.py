@@ -31,6 +31,7 @@ from cpinfra.proof.contract import Proof
 from cpinfra.software.models import ModelResult
 from fake_engine import SOFTWARE
 from fake_engine import FakeSupervisor
+from fake_engine import put_in
 
 FLAT = {
     "python",
@@ -107,7 +108,7 @@ def probed(
     monkeypatch: pytest.MonkeyPatch, answer: GpuAnswer, engine: type[FakeSupervisor] = GpuSupervisor
 ) -> probe.Probed:
     """A probe on a machine that is told of, with an engine that starts nothing."""
-    monkeypatch.setattr(job, "Supervisor", engine)
+    put_in(monkeypatch, supervisor=engine)
     return probe.probe(probe.ProbeRequest(python=sys.executable), {}, ask_gpus=lambda environment: answer)
 
 
@@ -248,7 +249,7 @@ def test_a_model_that_needs_more_than_was_compared(monkeypatch: pytest.MonkeyPat
             }
             return (ModelResult(name="m", imported=True, **facts),)
 
-    monkeypatch.setattr(job, "Supervisor", GpuSupervisor)
+    put_in(monkeypatch, supervisor=GpuSupervisor)
     monkeypatch.setattr(job, "ModelImports", Imports)
     request = probe.ProbeRequest(python=sys.executable, models=("m",))
     document = probe.probe(request, {}, ask_gpus=lambda environment: gpus(4)).document

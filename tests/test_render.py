@@ -266,7 +266,7 @@ class TestScreen:
         screen.reporter.engine_started()
         screen.reporter.event({"t": 1, "event": "hang", "sentence": "s"})
         screen.close()
-        screen.finish(answer())
+        screen.finish(answer(), summary.of(answer()))
 
         assert out.getvalue().splitlines()[:2] == ["first\\x1b[31m", "    1.000 s  s"]
         assert "\x1b" not in out.getvalue()
@@ -292,7 +292,7 @@ class TestScreen:
             screen.reporter.event({"t": 1, "event": "hang", "sentence": "a note"})
             processes.wait_until(lambda: shown(b"a note"), "the picture")
             screen.close()
-            screen.finish(answer())
+            screen.finish(answer(), summary.of(answer()))
             processes.wait_until(lambda: shown(b"/runs/1/report.json"), "the summary")
         os.close(leader)
 
@@ -304,7 +304,7 @@ class TestScreen:
         screen = render.Screen(out, err, as_json=True)
         screen.reporter.announce("first")
         made = answer()
-        screen.finish(made)
+        screen.finish(made, summary.of(made, brief=screen.brief))
 
         assert out.getvalue() == made.report.text()
         assert err.getvalue().splitlines()[0] == "first"

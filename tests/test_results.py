@@ -11,10 +11,10 @@ from cpinfra.outcome import BUG_REMEDY
 from cpinfra.outcome import CheckResult
 from cpinfra.outcome import Outcome
 from cpinfra.proof import results
-from cpinfra.proof.attribution import Culprit
-from cpinfra.proof.attribution import Hang
 from cpinfra.proof.catalogue import CheckInfo
 from cpinfra.proof.generation import Generation
+from cpinfra.proof.hang import Culprit
+from cpinfra.proof.hang import Hang
 from cpinfra.worker.spec import GenerationSpec
 
 CHECK = CheckInfo(id="collective.all_reduce", tier="smoke", claim="It sums.", min_ranks=1)
@@ -47,6 +47,7 @@ def answer(
         "seconds": 0.5 + rank / 10,
         "error": error,
         "evidence": {**evidence, **changes},
+        "calls": {"count": 4, "digest": "same on all ranks"},
         **flags,
     }
 
@@ -102,7 +103,7 @@ def hang(check: str | None, *culprits: int) -> Hang:
         kind="process-died",
         culprits=named,
         waiting_ranks=(0,),
-        stacks={0: "a stack"},
+        stacks={"0": "a stack"},
         seconds_to_verdict=0.25,
     )
 

@@ -24,7 +24,7 @@ from cpinfra.node import smoke_text
 from cpinfra.planning.asked import ProveRequest
 from cpinfra.proof import delivery
 from cpinfra.software.models import ModelResult
-from fake_engine import FakeSupervisor
+from fake_engine import put_in
 
 SOURCE = Path(cpinfra.__file__).parent
 COLLECTIVES = ("collective.*", "p2p.*")
@@ -110,7 +110,7 @@ def test_smoke_rejects_what_makes_no_sense(
     """Exit code 2, with the option and what is valid; nothing is started."""
     from cpinfra.node import main
 
-    monkeypatch.setattr(job, "Supervisor", None)
+    monkeypatch.setattr(job, "Engine", None)
     try:
         code = main.main(["smoke", *options])
     except SystemExit as end:
@@ -127,7 +127,7 @@ def smoked(
     monkeypatch: pytest.MonkeyPatch, folder: Path, answer: GpuAnswer, **options: Any
 ) -> tuple[smoke.Smoked, list[str]]:
     """A smoke run on GPUs that are none: the engine is a fake that passes everything."""
-    monkeypatch.setattr(job, "Supervisor", FakeSupervisor)
+    put_in(monkeypatch)
     decide = options.pop("checks_decide", False)
     proof = ProveRequest(python=sys.executable, run_dir=str(folder), ranks_option="--world-size", **options)
     request = smoke.SmokeRequest(proof=proof, checks_decide=decide)

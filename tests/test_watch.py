@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Callable
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import forks
+import processes
+from cpinfra.proof import pulse
+from cpinfra.proof import watch
+from cpinfra.proof.attribution import attribute
+from cpinfra.proof.deadlines import PROGRESS_TIMES
 from cpinfra.proof.deadlines import budgets
+from cpinfra.proof.evidence import Evidence
 from cpinfra.proof.generation import Generation
+from cpinfra.proof.hang import Hang
+from cpinfra.proof.oom import OomWatch
 from cpinfra.proof.watch import Watch
 from cpinfra.worker import ledger
 from cpinfra.worker.ledger import Kind
 from cpinfra.worker.ledger import Ledger
 from cpinfra.worker.ledger import Phase
 from cpinfra.worker.ledger import Stage
+from cpinfra.worker.progress import Starvation
+from cpinfra.worker.progress import progress_of
 from cpinfra.worker.spec import GenerationSpec
 
 BUDGETS = budgets(2, "cpu", None)
-CALL = {"check": "a.x", "site": "a.py:1", "operation": "all_reduce", "group": "world", "call": 1}
+CALL = {
+    "check": "a.x",
+    "site": "a.py:1",
+    "repetition": 0,
+    "operation": "all_reduce",
+    "group": "world",
+    "shape": [4],
+    "dtype": "float32",
+    "first": False,
+    "call": 1,
+}
 
 
 class Story:
@@ -49,14 +72,18 @@ class Story:
         self.orders: list[str] = []
         self._folder = folder
         self._place = ""
+        self.told: Evidence | None = None
+        """What the judgement was given."""
         self.zygote_state = "S"
-        self.watch = Watch(self.generation, BUDGETS, self._order, lambda: self.zygote_state)
+        self.watch = Watch(self.generation, BUDGETS, self.order, lambda: self.zygote_state)
         self.now = time.monotonic()
 
-    def _order(self, name: str, **_facts: Any) -> None:
+    def order(self, name: str, **_facts: Any) -> None:
+        """What the watch orders of the zygote."""
         self.orders.append(name)
         if name == "stacks" and self._place:
             with (self._folder / "rank-1.stacks").open("a") as stacks:
+                stacks.write("Current thread 0x1 (most recent call first):\n")
                 stacks.write(f'  File "{self._place}", line 1 in f\n')
         if name == "kill":
             for rank in {0, 1} - set(self.generation.exits):
@@ -83,11 +110,49 @@ class Story:
             self.now += 0.1
             self.watch.look(self.now)
 
+    def both_run(self) -> None:
+        """Both ranks run checks, and have made one call."""
+        for pen in self.pens:
+            pen.stage(Stage.RUNNING)
+            pen.write(Kind.ENTER, CALL)
+            pen.write(Kind.LEAVE, {"call": 1})
+
+    def waits(self, rank: int, **changes: Any) -> None:
+        """A rank enters its next call, which usually takes a hundredth of a second."""
+        self.pens[rank].write(Kind.ENTER, {**CALL, "call": 2, "slowest_s": 0.01, **changes})
+
+    def seconds_until(self, order: str, most_s: float) -> float:
+        """How long it takes, on this story's clock, until something is ordered."""
+        since = self.now
+        while order not in self.orders and self.now < since + most_s:
+            self.go_on(0.1)
+        return self.now - since
+
+
+@pytest.fixture(autouse=True)
+def _a_machine_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the kernel says of CPUs belongs to another time than a story's."""
+    monkeypatch.setattr(Starvation, "share", lambda self, pids, now: 1.0)
+
 
 @pytest.fixture
-def story(tmp_path: Path) -> Iterator[Story]:
+def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Story]:
     """Ranks that sleep, which is what a healthy one does while it waits."""
     with forks.forked(forks.idle) as first, forks.forked(forks.idle) as second:
+        told = Story(tmp_path, [first, second])
+
+        def note(evidence: Evidence) -> Hang | None:
+            told.told = evidence
+            return attribute(evidence)
+
+        monkeypatch.setattr(watch, "attribute", note)
+        yield told
+
+
+@pytest.fixture
+def busy_story(tmp_path: Path) -> Iterator[Story]:
+    """The second rank computes for ever."""
+    with forks.forked(forks.idle) as first, forks.forked(forks.ever(lambda: None)) as second:
         yield Story(tmp_path, [first, second])
 
 
@@ -138,7 +203,7 @@ def test_ranks_are_released_only_when_all_have_reported(story: Story) -> None:
     story.hear("reported", 0)
     story.pens[1].stage(Stage.RUNNING)
     for number in range(1, 60):
-        story.pens[1].write(Kind.ENTER, {"call": number})
+        story.pens[1].write(Kind.ENTER, {**CALL, "call": number})
         story.go_on(1.0)
     assert story.watch.hang is None
     assert story.generation.ledger.phase is Phase.RUN
@@ -161,7 +226,7 @@ def test_a_long_wait_for_the_last_report_does_not_count_after_the_release(story:
     story.hear("reported", 0)
     story.pens[1].stage(Stage.RUNNING)
     for number in range(1, 40):
-        story.pens[1].write(Kind.ENTER, {"call": number})
+        story.pens[1].write(Kind.ENTER, {**CALL, "call": number})
         story.go_on(1.0)
     story.report_all()
 
@@ -181,7 +246,7 @@ def test_a_supervisor_that_slept_blames_nobody(story: Story) -> None:
     story.go_on(BUDGETS.operation_s - 2)
     assert story.orders == []
 
-    story.go_on(5)
+    story.go_on(4)
     assert story.orders == ["stacks", "kill"]
 
 
@@ -246,5 +311,193 @@ def test_the_stack_of_a_hang_is_not_that_of_an_earlier_delay(story: Story) -> No
     story.go_on(60.0)
 
     assert story.watch.hang is not None
-    assert "new_place" in story.watch.hang.stacks[1]
-    assert "old_place" not in story.watch.hang.stacks[1]
+    assert "new_place" in story.watch.hang.stacks["1"]
+    assert "old_place" not in story.watch.hang.stacks["1"]
+
+
+@pytest.mark.parametrize(
+    ("call", "expected_s"),
+    [
+        ({"slowest_s": 0.01}, 1.0),
+        ({"slowest_s": 0.2}, 4.0),
+        ({"slowest_s": None}, 3.0),
+        ({"slowest_s": 0.1, "first": True}, 6.0),
+    ],
+)
+def test_an_operation_is_given_the_time_that_its_like_have_taken(
+    story: Story, call: dict[str, Any], expected_s: float
+) -> None:
+    """Twenty times the slowest, a second at least; more where nothing is known."""
+    story.both_run()
+    story.go_on(0.2)
+    for rank in range(2):
+        story.waits(rank, **call)
+
+    assert story.seconds_until("stacks", 30.0) == pytest.approx(expected_s, abs=0.35)
+
+
+def test_ranks_of_one_operation_are_given_the_same_time(story: Story) -> None:
+    """What was slow for one of them once may be so again, for all that wait for it."""
+    story.both_run()
+    story.waits(0, slowest_s=0.01)
+    story.waits(1, slowest_s=0.2)
+
+    assert story.seconds_until("stacks", 30.0) == pytest.approx(4.0, abs=0.35)
+
+
+def test_who_came_a_little_later_is_judged_with_the_others(story: Story) -> None:
+    """It hangs as they do: which of them is to blame is not for the clocks to say."""
+    story.both_run()
+    story.waits(0)
+    story.go_on(0.4)
+    story.waits(1)
+    story.go_on(2.0)
+
+    assert story.told is not None
+    assert story.told.stuck == {0, 1}
+
+
+def test_who_has_just_come_is_not(story: Story) -> None:
+    """It may still go on."""
+    story.both_run()
+    story.waits(0)
+    story.go_on(0.9)
+    story.waits(1)
+    story.go_on(1.0)
+
+    assert story.told is not None
+    assert story.told.stuck == {0}
+
+
+def test_a_rank_that_computes_on_its_own_is_given_more_time(busy_story: Story) -> None:
+    """Between operations what it computes counts as progress, but not for ever: no wait is unbounded."""
+    busy_story.both_run()
+    moment = busy_story.now
+    busy_story.pens[0].stage(Stage.REPORTED)
+    busy_story.hear("reported", 0)
+    while busy_story.now < moment + BUDGETS.operation_s + 5:
+        busy_story.go_on(0.1)
+        processes.wait_until(progressed(busy_story.generation.pids[1]), "progress")
+    assert busy_story.orders == []
+
+    busy_story.seconds_until("stacks", PROGRESS_TIMES * BUDGETS.operation_s + 1)
+
+    assert busy_story.orders[0] == "stacks"
+    assert busy_story.now - moment < PROGRESS_TIMES * BUDGETS.operation_s + 2
+
+
+def progressed(pid: int) -> Callable[[], bool]:
+    """Whether a process has done anything since this was called."""
+    before = progress_of(pid)
+    return lambda: progress_of(pid) > before
+
+
+def test_a_rank_that_computes_inside_of_an_operation_is_given_none(busy_story: Story) -> None:
+    """There it can spin for ever too."""
+    busy_story.both_run()
+    busy_story.waits(1)
+
+    assert busy_story.seconds_until("stacks", 5.0) < 1.5
+
+
+def test_a_cold_file_cache_raises_no_alarm(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before checks run, what is read from a disk is progress, in bounds: a disk may hang as well."""
+    reads = itertools.count()
+    monkeypatch.setattr(pulse, "disk_reads_of", lambda pid: (next(reads),))
+    story.pens[0].stage(Stage.JOINING)
+    story.pens[1].stage(Stage.JOINING)
+
+    waited_s = story.seconds_until("stacks", 100.0)
+
+    assert waited_s == pytest.approx(PROGRESS_TIMES * BUDGETS.join_s, rel=0.05)
+
+
+def test_a_busy_machine_is_given_more_time(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ranks could not use of the time is not counted; what they could is."""
+    monkeypatch.setattr(Starvation, "share", lambda self, pids, now: 0.1)
+    story.both_run()
+    story.waits(0)
+
+    assert story.seconds_until("stacks", 30.0) == pytest.approx(9.0, rel=0.15)
+
+
+def test_the_last_in_a_stage_is_given_less_time(tmp_path: Path, story: Story) -> None:
+    """On a GPU it may take long to join, but not when the others took no time at all."""
+    cuda = Watch(story.generation, budgets(2, "cuda", None), story.order, lambda: "S")
+    story.watch = cuda
+    story.pens[1].stage(Stage.JOINING)
+    story.pens[0].stage(Stage.JOINING)
+    story.go_on(0.2)
+    story.pens[0].stage(Stage.AGREEING)
+
+    assert story.seconds_until("stacks", 100.0) == pytest.approx(6.0, abs=0.5)
+
+
+def test_who_came_late_is_slow_and_nothing_else(story: Story) -> None:
+    """The others waited, nobody hung: no stack is asked for, and the generation goes on."""
+    story.both_run()
+    story.go_on(0.2)
+    story.waits(0)
+    story.go_on(0.7)
+    story.waits(1)
+    story.go_on(0.2)
+
+    (slow,) = story.watch.slows
+    assert (slow.rank, slow.operation, slow.site, slow.usual_s) == (1, "all_reduce", "a.py:1", 0.01)
+    assert (story.orders, story.watch.hang) == ([], None)
+
+
+def test_who_came_late_and_ended_between_two_looks_is_slow(story: Story) -> None:
+    """The last look is when all have gone."""
+    story.both_run()
+    story.go_on(0.2)
+    story.waits(0)
+    story.go_on(0.7)
+    story.waits(1)
+    story.report_all()
+    story.generation.released = True
+    for rank in range(2):
+        story.hear("exited", rank, code=0, signal=None)
+    story.watch.look(story.now + 0.001)
+
+    assert story.watch.over
+    assert [slow.rank for slow in story.watch.slows] == [1]
+
+
+def test_a_hang_says_more_than_that_the_rank_was_slow(story: Story) -> None:
+    """Of a culprit only the hang is told."""
+    story.both_run()
+    story.go_on(0.2)
+    story.waits(0)
+    story.go_on(0.7)
+    story.waits(1)
+    story.go_on(0.2)
+    assert [slow.rank for slow in story.watch.slows] == [1]
+
+    story.hear("exited", 1, code=None, signal="SIGKILL")
+    story.go_on(5.0)
+
+    assert story.watch.hang is not None
+    assert story.watch.hang.culprit_ranks == (1,)
+    assert story.watch.slows == []
+
+
+def test_the_judgement_knows_who_stood_still_and_what_killed(
+    story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How long by the clocks, what the kernel counted, and what the dead rank printed last."""
+    monkeypatch.setattr(OomWatch, "said", lambda self: "oom_kill 0 -> 1 in memory.events")
+    story.generation.spec = replace(story.generation.spec, logs=str(tmp_path))
+    (tmp_path / "rank-1.log").write_text("x" * 5000 + "\nlast words\n")
+    story.both_run()
+    story.waits(0)
+    story.go_on(0.6)
+    story.hear("exited", 1, code=None, signal="SIGKILL")
+    story.go_on(2.0)
+
+    assert story.told is not None
+    assert story.told.oom == "oom_kill 0 -> 1 in memory.events"
+    assert list(story.told.still_s) == [0]
+    assert 0.6 < story.told.still_s[0] < 1.6
+    assert story.told.last_words[1].endswith("x\nlast words\n")
+    assert len(story.told.last_words[1]) < 5000

@@ -6,20 +6,19 @@ Standard library only up to the start of the zygote; what is heavy is imported w
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
-from typing import Protocol
 
 from .mesh import UsageProblem
 from .node.job import Job
+from .node.reporter import Reporter
+from .node.reporter import folder_of_run
 from .outcome import Role
 from .planning.asked import BuildRequest
 from .planning.asked import ProveRequest
 from .planning.settle import Settled
 from .planning.settle import settle
 from .planning.settle import settle_build
-from .proof import run_folder
 from .proof.interrupts import Interrupts
 from .proof.run_folder import RunFolder
 
@@ -33,19 +32,6 @@ _WORTH_KEEPING = ("forked", "check", "hang")
 """Events after which the report on disk is renewed: what is known survives the death of anybody."""
 _FOR = {Role.PARTIAL: ", which proves nothing", Role.REHEARSAL: " as a rehearsal, for information"}
 """What a run that cannot prove is made for."""
-
-
-class Reporter(Protocol):
-    """Who tells the user, while it happens. Its methods never raise."""
-
-    def announce(self, text: str) -> None:
-        """Show a sentence before anything runs; must import nothing heavy."""
-
-    def engine_started(self) -> None:
-        """The zygote is importing torch: now is the time for heavy imports."""
-
-    def event(self, event: dict[str, Any]) -> None:
-        """One event of the engine: `t` in seconds, `event` its name. May come before `engine_started`."""
 
 
 def prove(request: ProveRequest, reporter: Reporter) -> Answer:
@@ -68,7 +54,7 @@ def build(request: BuildRequest, reporter: Reporter) -> Answer:
 
 def _carry_out(settled: Settled, reporter: Reporter) -> Answer:
     reporter.announce(f"device: {settled.device.says}")
-    folder = _folder(settled.numbers.run_dir)
+    folder = folder_of_run(settled.numbers.run_dir, os.environ)
     try:
         if settled.runs:
             reporter.announce(f"target interpreter: {settled.target.python} ({settled.target.why})")
@@ -83,13 +69,6 @@ def _runs(settled: Settled) -> str:
     return ", then ".join(
         f"{run.mesh.world_size} ({run.mesh}) on {run.device}{_FOR.get(run.role, '')}" for run in settled.runs
     )
-
-
-def _folder(run_dir: Path | None) -> RunFolder:
-    try:
-        return run_folder.create(run_dir, os.environ)
-    except run_folder.RunFolderError as error:
-        raise UsageProblem([f"{error}; give a folder that can be written with --run-dir"]) from error
 
 
 def _learn(settled: Settled, folder: RunFolder, reporter: Reporter) -> Learnt:

@@ -32,6 +32,9 @@ COMMANDS = {
         module="build", short_help="Find out what this machine can run, prove it, and write down how."
     ),
     "prove": Lazy(module="prove", short_help="Prove that this machine can run 2D context parallelism."),
+    "selftest": Lazy(
+        module="selftest", short_help="Plant every fault, and see that each is noticed and blamed right."
+    ),
     "inventory": Lazy(module="inventory", short_help="Say what is there: the host and its GPUs."),
     "plan": Lazy(module="plan", short_help="Say which 2D context-parallel meshes a number of GPUs can test."),
     "probe": Lazy(module="probe", short_help="Say what the software is, and whether it fits the GPUs."),

@@ -65,6 +65,7 @@ def build(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
     WORLD is the number of ranks. Default: what fits the free GPUs; 4 on the CPU.
     """
     from .. import build as main_path
+    from . import summary
     from .render import Screen
 
     screen = Screen(sys.stdout, sys.stderr, as_json=as_json)
@@ -74,4 +75,4 @@ def build(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
         raise Mistakes(problem.messages, ctx) from problem
     finally:
         screen.close()
-    ctx.exit(screen.finish(answer))
+    ctx.exit(screen.finish(answer, summary.of(answer, brief=screen.brief)))

@@ -76,6 +76,7 @@ def prove(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
     Without GPUs this is a rehearsal on the CPU: it proves your software, and nothing about GPUs.
     """
     from .. import build
+    from . import summary
     from .render import Screen
 
     screen = Screen(sys.stdout, sys.stderr, as_json=as_json)
@@ -85,4 +86,4 @@ def prove(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
         raise Mistakes(problem.messages, ctx) from problem
     finally:
         screen.close()
-    ctx.exit(screen.finish(answer))
+    ctx.exit(screen.finish(answer, summary.of(answer, brief=screen.brief)))

@@ -27,13 +27,16 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from ..build import Reporter
+    from ..judging.selftest import SelfTestAnswer
     from ..judging.store import Answer
+    from ..node.reporter import Reporter
     from .summary import Line
 
 __all__ = ["LiveReporter", "PlainReporter", "Screen", "line_of", "sentence", "worth_a_line"]
 
 _REFRESH_PER_S = 8
+_NOTED = ("hang", "slow", "fired", "interrupted")
+"""Events that stay on the screen."""
 
 
 class Screen:
@@ -52,12 +55,20 @@ class Screen:
         if self._live is not None:
             self._live.close()
 
-    def finish(self, answer: Answer) -> int:
-        """Show what the proof came to; returns the exit code.
+    @property
+    def brief(self) -> bool:
+        """Whether only the end of a summary is wanted, as the document holds the rest."""
+        return self._document is not None
+
+    def finish(self, answer: Answer | SelfTestAnswer, found: list[Line]) -> int:
+        """Show what it came to; returns the exit code.
 
         A program that asked for the document and did not get it must not read success in a 0.
+
+        Args:
+            answer: the report, and where it lies.
+            found: its summary.
         """
-        found = summary.of(answer, brief=self._document is not None)
         if self._live is not None:
             self._live.show(found)
         else:
@@ -125,7 +136,7 @@ class LiveReporter:
         """Remember it; the next picture shows it."""
         if event.get("event") == "check":
             self._checks.append(event)
-        elif event.get("event") in ("hang", "fired", "interrupted"):
+        elif event.get("event") in _NOTED or event.get("right") is False or event.get("false_alarms"):
             self._notes.append(sentence(event))
         elif worth_a_line(event):
             self._doing = sentence(event)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 
 from ..outcome import MEANINGS
+from ..proof.hang import ranks_text
 from ..text import lines
 from ..text import one_line
 
@@ -41,6 +43,7 @@ EXIT_CODES = {
 }
 _LIMIT = 480
 _FINDING_LIMIT = 300
+_FRAMES_OF_OTHERS = 6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,32 +61,33 @@ class Line:
 def of(answer: Answer, *, brief: bool = False) -> list[Line]:
     """The summary; only its end where `brief`."""
     report = answer.report
-    found = [] if brief else [*_checks(report.checks), *_findings(report), *_hang(report.hang)]
+    found = [] if brief else [*_checks(report.checks), *findings(report), *_hang(report.hang)]
     return [*found, *_end(answer)]
 
 
-def _line(*spans: str | tuple[str, str]) -> Line:
+def styled(*spans: str | tuple[str, str]) -> Line:
+    """One line of texts, each with its style or without."""
     return Line(spans=tuple((span, "") if isinstance(span, str) else span for span in spans))
 
 
 def _checks(checks: Sequence[Check]) -> Iterator[Line]:
     width = max((len(check.id) for check in checks), default=0)
     several = len({check.run for check in checks}) > 1
-    yield _line(("Checks", "bold"))
+    yield styled(("Checks", "bold"))
     for number, check in enumerate(checks):
         comparisons = check.evidence.get("comparisons", 0)
         numbers = f"{check.seconds:9.3f} s  {one_line(comparisons):>8} comparisons"
         outcome = (f"{check.outcome:<8}", STYLES[check.outcome])
         if several and check.run not in {one.run for one in checks[:number]}:
-            yield _line(f"  run {one_line(check.run)}")
-        yield _line(f"  {one_line(check.id):<{width}}  ", outcome, numbers)
+            yield styled(f"  run {one_line(check.run)}")
+        yield styled(f"  {one_line(check.id):<{width}}  ", outcome, numbers)
     for alike in _alike(checks):
         ids = ", ".join(one_line(check.id) for check in alike)
         ids += f" in run {one_line(alike[0].run)}" if several else ""
         first = alike[0]
-        yield _line("  ", (ids, "bold"), ": ", (first.outcome, STYLES[first.outcome]))
-        yield from _paragraph("reason", first.reason)
-        yield from _paragraph("remedy", first.remedy)
+        yield styled("  ", (ids, "bold"), ": ", (first.outcome, STYLES[first.outcome]))
+        yield from paragraph("reason", first.reason)
+        yield from paragraph("remedy", first.remedy)
 
 
 def _alike(checks: Sequence[Check]) -> list[list[Check]]:
@@ -95,29 +99,31 @@ def _alike(checks: Sequence[Check]) -> list[list[Check]]:
     return list(groups.values())
 
 
-def _paragraph(name: str, text: str, *, limit: int = _LIMIT) -> Iterator[Line]:
+def paragraph(name: str, text: str, *, limit: int = _LIMIT) -> Iterator[Line]:
+    """A text under its name; nothing where there is none."""
     shown = text if len(text) <= limit else text[:limit] + " ... (all of it is in the report)"
     for number, line in enumerate(lines(shown)):
-        yield _line(f"      {name + ':' if number == 0 else '':<10}{line}")
+        yield styled(f"      {name + ':' if number == 0 else '':<10}{line}")
 
 
-def _findings(report: Report) -> Iterator[Line]:
+def findings(report: Report) -> Iterator[Line]:
+    """What was noticed of the machine, the software and the run."""
     fits = getattr(report.software, "consistency", None)
     parts = [getattr(part, "findings", []) for part in (report.host, report.hardware, fits)]
     for number, finding in enumerate([*(one for part in parts for one in part), *report.findings]):
         if number == 0:
-            yield _line(("Findings", "bold"))
+            yield styled(("Findings", "bold"))
         yield from _finding(finding)
 
 
 def _finding(finding: FindingFacts) -> Iterator[Line]:
     severity = (finding.severity, STYLES[finding.severity])
-    yield _line("  ", severity, f" {one_line(finding.id)}: {one_line(finding.what)}")
+    yield styled("  ", severity, f" {one_line(finding.id)}: {one_line(finding.what)}")
     if finding.severity != "info":
-        yield from _paragraph("got", one_line(finding.got, limit=_FINDING_LIMIT))
-        yield from _paragraph("expected", one_line(finding.expected, limit=_FINDING_LIMIT))
-        yield from _paragraph("remedy", finding.remedy)
-        yield from _paragraph("command", finding.command)
+        yield from paragraph("got", one_line(finding.got, limit=_FINDING_LIMIT))
+        yield from paragraph("expected", one_line(finding.expected, limit=_FINDING_LIMIT))
+        yield from paragraph("remedy", finding.remedy)
+        yield from paragraph("command", finding.command)
 
 
 def _hang(hang: Hang | None) -> Iterator[Line]:
@@ -126,16 +132,32 @@ def _hang(hang: Hang | None) -> Iterator[Line]:
     where = f"in {one_line(hang.check)}" if hang.check else "outside of the checks"
     took = hang.seconds_to_verdict
     told = f"told after {took:.2f} s" if isinstance(took, float | int) else "told"
-    yield _line(("Hang", "bold"), f": {one_line(hang.kind)} {where}, {told}")
+    yield styled(("Hang", "bold"), f": {one_line(hang.kind)} {where}, {told}")
     for culprit in hang.culprits:
         what = one_line(culprit.kind) + _place(culprit)
-        yield _line("  ", (f"rank {culprit.rank}", "bold red"), f": {what}")
-        yield from _paragraph("got", _said(culprit.got))
-        yield from _paragraph("expected", _said(culprit.expected))
+        yield styled("  ", (f"rank {culprit.rank}", "bold red"), f": {what}")
+        yield from paragraph("got", _said(culprit.got))
+        yield from paragraph("expected", _said(culprit.expected))
     if not hang.culprits:
-        yield _line("  no rank is to blame by what was recorded; the stacks are in the report")
+        yield styled("  no rank is to blame by what was recorded; the stacks are in the report")
+        for side in hang.sides:
+            yield styled(f"  {one_line(ranks_text(side.ranks))} entered {one_line(side.entered)}")
     if hang.waiting_ranks:
-        yield _line(f"  waiting: {', '.join(map(str, hang.waiting_ranks))}")
+        yield styled(f"  waiting: {', '.join(map(str, hang.waiting_ranks))}")
+    yield from paragraph("remedy", hang.remedy)
+    yield from _stacks(hang)
+
+
+def _stacks(hang: Hang) -> Iterator[Line]:
+    """Of a culprit whole; of others the head and the innermost frames, each distinct one once."""
+    culprits = {str(rank) for rank in hang.culprit_ranks}
+    for ranks, stack in hang.stacks.items():
+        is_whole = ranks in culprits
+        head = [f"stack of rank {ranks}:"] if is_whole else []
+        found = [*head, *lines(getattr(stack, "unavailable", stack))]
+        first, *rest = found if is_whole else found[: 1 + _FRAMES_OF_OTHERS]
+        yield styled("  ", (one_line(first), "bold red" if is_whole else ""))
+        yield from (styled(f"    {line.strip()}") for line in rest)
 
 
 def _place(culprit: Culprit) -> str:
@@ -152,18 +174,22 @@ def _said(value: Any) -> str:
 def _end(answer: Answer) -> Iterator[Line]:
     verdict = answer.verdict.value
     scope = f", scope {answer.scope.value}" if answer.scope is not None else ""
-    yield _line(("Verdict", "bold"), ": ", (verdict, STYLES[verdict]), f"{scope}: {MEANINGS[verdict]}")
+    yield styled(("Verdict", "bold"), ": ", (verdict, STYLES[verdict]), f"{scope}: {MEANINGS[verdict]}")
     left_out = _left_out(answer.report.checks)
     if left_out:
-        yield _line(("Left out", "bold"), f": {', '.join(left_out)}; nothing is said of what they test")
+        yield styled(("Left out", "bold"), f": {', '.join(left_out)}; nothing is said of what they test")
     code = int(answer.exit_code)
-    yield _line(("Exit code", "bold"), f": {code} ({EXIT_CODES[code]})")
-    if answer.report_path is not None:
-        yield _line(("Report", "bold"), f": {one_line(answer.report_path)}")
-    else:
-        yield _line(("Report", "bold"), ": no folder could take it; see the findings")
+    yield styled(("Exit code", "bold"), f": {code} ({EXIT_CODES[code]})")
+    yield report_line(answer.report_path)
     if answer.docs_path is not None:
-        yield _line(("Document", "bold"), f": {one_line(answer.docs_path)}")
+        yield styled(("Document", "bold"), f": {one_line(answer.docs_path)}")
+
+
+def report_line(path: Path | None) -> Line:
+    """Where the report lies."""
+    if path is None:
+        return styled(("Report", "bold"), ": no folder could take it; see the findings")
+    return styled(("Report", "bold"), f": {one_line(path)}")
 
 
 def _left_out(checks: Sequence[Check]) -> list[str]:

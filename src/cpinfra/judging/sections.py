@@ -34,6 +34,7 @@ _NOT_ASKED = "not asked by prove"
 _REPEATS = ("docs-unwritable", "transport-restricted")
 """Findings whose command makes the same runs again."""
 _NOT_RUN = "no run was made"
+SILENT = "torch did not get to say"
 _LOGS = {
     "events.jsonl": "what happened, in order",
     "stages.jsonl": "the stages that were begun",
@@ -96,7 +97,7 @@ def _proof_sections(settled: Settled, folder: Path, learnt: Learnt, judged: Judg
         "plan": plan(settled.device),
         "hardware": hardware(settled.device, judged.hardware),
         "software": _software(settled, learnt, judged),
-        "runs": [_run(run, learnt.software) for run in made],
+        "runs": [run_made(run, learnt.software) for run in made],
         "checks": [report.check_from(result) for result in judged.checks],
         "hang": report.hang_from(hang.as_json()) if hang is not None else None,
         "recipe": _recipe(settled, learnt, judged, made) if made else _unavailable(_NOT_RUN),
@@ -123,7 +124,7 @@ def _software(settled: Settled, learnt: Learnt, judged: Judged) -> report.Softwa
             "findings": [report.finding_from(finding).model_dump() for finding in judged.software],
         }
     if not learnt.software:
-        missing = "torch did not get to say" if learnt.proofs else _NOT_RUN
+        missing = SILENT if learnt.proofs else _NOT_RUN
     return report.software_from(settled.target.python, facts, missing=missing)
 
 
@@ -278,7 +279,8 @@ def _host(learnt: Learnt, findings: Sequence[Finding]) -> report.Host | report.U
     return host(learnt.host, findings)
 
 
-def _run(run: PlannedRun, software: Mapping[str, Any]) -> report.Run:
+def run_made(run: PlannedRun, software: Mapping[str, Any]) -> report.Run:
+    """A run, with the NCCL that the target interpreter had loaded."""
     on_gpus = run.device == "cuda"
     loaded = (software.get("nccl") or {}).get("loaded") if on_gpus else None
     why = "the loaded library did not say its version" if on_gpus else "the run used gloo"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ from ..planning.settle import Settled
 from ..proof.run_folder import RunFolder
 from ..record import docs
 from .judge import UNFINISHED
-from .judge import Judged
 from .judge import judge
 from .sections import report_of
 
@@ -56,19 +56,39 @@ def interim(settled: Settled, folder: RunFolder, learnt: Learnt) -> None:
 
 def conclude(settled: Settled, folder: RunFolder, learnt: Learnt) -> Answer:
     """Judge, and put the report into the run folder, or, if that takes it no more, where there is room."""
+
+    def make(unwritable: Sequence[Finding]) -> report.Report:
+        return report_of(settled, folder.path, learnt, judge(settled, learnt, unwritable))
+
+    made, path = put(folder.path, make)
+    verdict = Verdict(made.verdict)
+    code = ExitCode.INTERRUPTED if learnt.interrupted else outcome.exit_code(verdict)
+    scope = Scope(made.scope) if made.scope is not None else None
+    return Answer(verdict=verdict, scope=scope, exit_code=code, report=made, report_path=path)
+
+
+def put(
+    folder: Path, make: Callable[[Sequence[Finding]], report.Report]
+) -> tuple[report.Report, Path | None]:
+    """Write a report into a folder or, where that takes it no more, where there is room.
+
+    Args:
+        folder: the run's.
+        make: makes the report, with what went wrong in writing it among its findings.
+
+    Returns:
+        The report, and where it lies; None: no folder could take it.
+    """
     troubles: list[str] = []
-    for path in _places(folder.path):
-        unwritable = [_unwritable(folder.path, troubles)] if troubles else []
-        judged = judge(settled, learnt, unwritable)
-        made = report_of(settled, folder.path, learnt, judged)
+    for path in _places(folder):
+        made = make([_unwritable(folder, troubles)] if troubles else [])
         try:
             made.write(path)
         except OSError as error:
             troubles.append(f"{path}: {error.strerror or error}")
             continue
-        return _answer(learnt, judged, made, path)
-    judged = judge(settled, learnt, [_unwritable(folder.path, troubles)])
-    return _answer(learnt, judged, report_of(settled, folder.path, learnt, judged), None)
+        return made, path
+    return make([_unwritable(folder, troubles)]), None
 
 
 def record(settled: Settled, folder: RunFolder, learnt: Learnt, where: Path) -> Answer:
@@ -94,11 +114,6 @@ def _places(folder: Path) -> Iterator[Path]:
         yield Path(tempfile.mkdtemp(prefix="cpinfra-report-")) / REPORT
     except OSError:
         return  # no temporary folder can be written, and it tried several
-
-
-def _answer(learnt: Learnt, judged: Judged, made: report.Report, path: Path | None) -> Answer:
-    code = ExitCode.INTERRUPTED if learnt.interrupted else outcome.exit_code(judged.verdict)
-    return Answer(verdict=judged.verdict, scope=judged.scope, exit_code=code, report=made, report_path=path)
 
 
 def _unwritable(folder: Path, troubles: Sequence[str]) -> Finding:

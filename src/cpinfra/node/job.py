@@ -19,6 +19,7 @@ from ..planning.settle import Settled
 from ..proof import delivery
 from ..proof.contract import Progress
 from ..proof.contract import ProofRequest
+from ..proof.engine import Engine
 from ..proof.environment import zygote_environment
 from ..proof.interrupts import Interrupted
 from ..proof.interrupts import Interrupts
@@ -92,15 +93,17 @@ class Job:
     def _make(self, planned: PlannedRun) -> None:
         first = not self.learnt.proofs
         folder = self._folder if first else self._folder.rehearsal()
-        supervisor = Supervisor(self._request(planned), folder, self._progress, self._beside)
+        request = request_of(self._settled, planned)
+        engine = Engine(request, folder, self._progress, self._beside)
+        supervisor = Supervisor(engine, request)
         self.learnt.proofs[planned.id] = supervisor.proof
         try:
-            with supervisor:
+            with engine:
                 if first:
                     self._meanwhile()
                 self.learnt.proofs[planned.id] = supervisor.run()
         except Exception as error:  # noqa: BLE001 - an error of ours leaves a report too, and is no verdict on hardware
-            self.learnt.proofs[planned.id].findings.append(_bug(error))
+            self.learnt.proofs[planned.id].findings.append(bug(error))
         self._ask_why(planned)
 
     def _ask_why(self, planned: PlannedRun) -> None:
@@ -164,31 +167,35 @@ class Job:
     def _tell(self, event: str, **facts: Any) -> None:
         self._progress(self._folder.event(event, **facts))
 
-    def _request(self, planned: PlannedRun) -> ProofRequest:
-        dp, cp0, cp1 = planned.mesh.shape
-        return ProofRequest(
-            run=planned.id,
-            python=self._settled.target.python,
-            dp=dp,
-            cp0=cp0,
-            cp1=cp1,
-            device=planned.device,
-            gpu_uuids=tuple(gpu.uuid for gpu in planned.gpus),
-            checks=planned.selection.run,
-            faults=self._settled.faults,
-            budget_s=self._settled.numbers.budget_s,
-            kernels=self._wants_kernels(planned),
-        )
 
-    def _wants_kernels(self, planned: PlannedRun) -> bool:
-        """Also a probe without a GPU, for torch's opinion."""
-        if self._settled.probing:
-            answer = self._settled.device.answer
-            return answer is not None and answer.state in _MAY_BE_ASKED
-        return planned.device == "cuda" and self._settled.wishes is not None
+def request_of(settled: Settled, planned: PlannedRun) -> ProofRequest:
+    """What is asked of the engine for one run."""
+    dp, cp0, cp1 = planned.mesh.shape
+    return ProofRequest(
+        run=planned.id,
+        python=settled.target.python,
+        dp=dp,
+        cp0=cp0,
+        cp1=cp1,
+        device=planned.device,
+        gpu_uuids=tuple(gpu.uuid for gpu in planned.gpus),
+        checks=planned.selection.run,
+        faults=settled.faults,
+        budget_s=settled.numbers.budget_s,
+        kernels=_wants_kernels(settled, planned),
+    )
 
 
-def _bug(error: Exception) -> Finding:
+def _wants_kernels(settled: Settled, planned: PlannedRun) -> bool:
+    """Also a probe without a GPU, for torch's opinion."""
+    if settled.probing:
+        answer = settled.device.answer
+        return answer is not None and answer.state in _MAY_BE_ASKED
+    return planned.device == "cuda" and settled.wishes is not None
+
+
+def bug(error: Exception) -> Finding:
+    """An exception of ours that left the engine."""
     return Finding(
         id="cpinfra-bug",
         severity=Severity.BLOCKING,

@@ -8,8 +8,8 @@ from dataclasses import field
 from typing import Any
 
 from ..outcome import Finding
-from ..proof.attribution import Hang
 from ..proof.contract import Proof
+from ..proof.hang import Hang
 from ..software.models import ModelResult
 
 

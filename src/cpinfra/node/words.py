@@ -63,6 +63,20 @@ def _exited(words: Mapping[str, str]) -> str:
     return f"rank {words['rank']} ended by {how}"
 
 
+def _control(words: Mapping[str, str]) -> str:
+    alarms = f": FALSE ALARM: {words['false_alarms']}" if words["false_alarms"] else " passed"
+    return f"without a fault {words['checks']} check(s){alarms} ({words['seconds']} s)"
+
+
+def _twin(words: Mapping[str, str]) -> str:
+    where = "" if words["check"] == "None" else f" in {words['check']}"
+    if words["right"] == "True":
+        return f"{words['fault']}{where}: right, {words['seconds']} s after it"
+    expected = one_line(words["expected"], limit=_BRIEF)
+    acted = "" if words["fired"] == "True" else "it did not act; "
+    return f"{words['fault']}{where}: MISSED: {acted}expected {expected}"
+
+
 _SENTENCES: dict[str, Callable[[Mapping[str, str]], str]] = {
     "start": "starting {python} for {world_size} rank(s) on {device}".format_map,
     "software": "torch {torch} is imported (Python {python_version}, {seconds} s)".format_map,
@@ -73,6 +87,9 @@ _SENTENCES: dict[str, Callable[[Mapping[str, str]], str]] = {
     "exited": _exited,
     "check": _check,
     "hang": "{sentence}".format_map,
+    "slow": "rank {rank} came {late_s} s late to {operation} in {check}; others waited".format_map,
+    "control": _control,
+    "twin": _twin,
     "interrupted": "interrupted by {signal}: ending all that runs".format_map,
     "models": "waiting for the import of {waiting}".format_map,
     "end": "these processes do not die: {processes_left}".format_map,

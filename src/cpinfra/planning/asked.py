@@ -91,6 +91,17 @@ class BuildRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SelfTestRequest:
+    """What was asked of `selftest`, as the user wrote it."""
+
+    ranks: str | None = None
+    device: str = "auto"
+    python: str | None = None
+    only: tuple[str, ...] = ()
+    run_dir: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Wishes:
     """What only `build` is asked for, read."""
 

@@ -26,9 +26,12 @@ CPU_RANKS = 4
 """Ranks of a rehearsal for which no number was given."""
 FEWEST_GPUS = 4
 """GPUs that the smallest square mesh takes."""
+FEWEST_RANKS = 2
+"""Of a self-test: one rank alone waits for nobody, and gets back what it gave."""
 
 PROVE_REHEARSAL = "cpinfra prove --device cpu"
 BUILD_REHEARSAL = "cpinfra build --rehearse"
+SELFTEST_REHEARSAL = "cpinfra selftest --device cpu"
 
 _NO_GPUS = ("hidden", "absent")
 """What the driver's answer must be for `--device auto` to take the CPU: no GPU on purpose, or none at all."""

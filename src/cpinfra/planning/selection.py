@@ -34,6 +34,8 @@ class Selection:
     omitted: tuple[Omitted, ...]
     required: frozenset[str]
     """Ids that must pass; those among them that are omitted keep the report from being proven."""
+    misfits: tuple[Omitted, ...] = ()
+    """Of the omitted those that the mesh has no place for."""
 
 
 def select(
@@ -83,6 +85,7 @@ def fitted(selection: Selection, mesh: Mesh) -> Selection:
         run=tuple(check for check, misfit in misfits if misfit is None),
         omitted=selection.omitted + omitted,
         required=selection.required,
+        misfits=omitted,
     )
 
 

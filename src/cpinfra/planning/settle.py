@@ -17,6 +17,7 @@ from ..outcome import Finding
 from ..outcome import Role
 from ..outcome import RunFacts
 from ..proof import environment as ranks_environment
+from ..proof.catalogue import TIERS
 from ..proof.catalogue import catalogue
 from ..proof.environment import Told
 from ..software import interpreters
@@ -27,6 +28,7 @@ from . import selection
 from .asked import BuildRequest
 from .asked import Numbers
 from .asked import ProveRequest
+from .asked import SelfTestRequest
 from .asked import Wishes
 from .placement import Device
 from .selection import Selection
@@ -163,6 +165,31 @@ def settle_build(request: BuildRequest, environment: Mapping[str, str]) -> Settl
         wishes=wishes,
         findings=_without_gpus(device, answer, wishes),
     )
+
+
+def settle_selftest(request: SelfTestRequest, environment: Mapping[str, str]) -> Settled:
+    """The run of `selftest`: every check there is, of whichever tier.
+
+    Raises:
+        UsageProblem: with every mistake that could be seen; a single rank has nobody to blame.
+    """
+    settled = settle(
+        ProveRequest(
+            ranks=request.ranks,
+            device=request.device,
+            python=request.python,
+            tier=[tier for tier in TIERS if any(check.tier == tier for check in catalogue())][-1],
+            only=request.only,
+            run_dir=request.run_dir,
+        ),
+        environment,
+        rehearsal=placement.SELFTEST_REHEARSAL,
+    )
+    for run in settled.runs:
+        if run.mesh.world_size < placement.FEWEST_RANKS:
+            got = f"got {run.mesh.world_size} on {run.device}; valid: {placement.SELFTEST_REHEARSAL}"
+            raise UsageProblem([f"selftest: expected {placement.FEWEST_RANKS} ranks or more, {got}"])
+    return settled
 
 
 def settle_probe(

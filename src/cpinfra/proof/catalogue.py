@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 import pkgutil
 from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field
 from functools import cache
 from typing import Any
 
@@ -45,6 +47,7 @@ class CheckInfo:
     needs: tuple[str, ...] = ()
     mesh: str = "any"
     twins: tuple[str, ...] = ()
+    immune: Mapping[str, str] = field(default_factory=dict)
     file: str = ""
 
     def obstacle(self, *, world: int, cp0: int, cp1: int) -> registry.Obstacle | None:

@@ -10,8 +10,9 @@ from typing import Any
 from ..outcome import CheckResult
 from ..outcome import Finding
 from ..outcome import Severity
-from .attribution import Hang
 from .catalogue import CheckInfo
+from .hang import Hang
+from .slowness import Slow
 
 Progress = Callable[[dict[str, Any]], None]
 """Takes the events of a proof, each as it happens."""
@@ -58,13 +59,25 @@ class Proof:
     """Whether torch takes CUDA for usable (`worker.kernels.cuda_usable`), asked beside the kernels."""
     findings: list[Finding] = field(default_factory=list)
     results: dict[str, CheckResult] = field(default_factory=dict)
-    hang: Hang | None = None
+    hangs: list[Hang] = field(default_factory=list)
+    """Hangs, deaths of ranks and divergences, in the order in which they were told."""
+    slows: list[Slow] = field(default_factory=list)
+    """Ranks that came late to an operation, which is no hang."""
+    fired: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Planted fault -> check, or nothing outside of any -> when it first acted there, by CLOCK_MONOTONIC."""
+    told_at_s: dict[str, float] = field(default_factory=dict)
+    """Check, or nothing outside of any -> when what ailed it was told, else its result; by the same clock."""
     forked: bool = False
     """Whether ranks were started at all."""
     broken_outside: bool = False
     """Whether torch raised in ranks outside of any check: while they closed their groups."""
     interrupted: str = ""
     """Name of the signal that ended the run early."""
+
+    @property
+    def hang(self) -> Hang | None:
+        """The first one."""
+        return self.hangs[0] if self.hangs else None
 
     @property
     def obstacle(self) -> Finding | None:

@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 
+from ..worker.ledger import Head
 from ..worker.ledger import Stage
 from ..worker.progress import Clock
 from ..worker.progress import progress_of
@@ -16,11 +17,22 @@ IMPORT_IDLE_S = 20.0
 IMPORT_MAX_S = 300.0
 FORK_S = 30.0
 KERNELS_S = 60.0
-DEVICE_S = {"cpu": 10.0, "cuda": 60.0}
-JOIN_S = {"cpu": 20.0, "cuda": 60.0}
-OPERATION_S = 10.0
-LEAVE_S = 20.0
+DEVICE_S = {"cpu": 5.0, "cuda": 60.0}
+JOIN_S = {"cpu": 5.0, "cuda": 60.0}
+LEAVE_S = {"cpu": 5.0, "cuda": 20.0}
+SOON_S = 5.0
+"""A stage that another rank is through with does not get less than this, however fast that one was."""
+OUTSIDE_S = 10.0
+OPERATION_LEAST_S = 1.0
+FIRST_LEAST_S = {"cpu": 3.0, "cuda": 10.0}
+"""NCCL connects its ranks and loads its kernels in the first operation."""
+OPERATION_MOST_S = 60.0
 
+TIMES_THE_SLOWEST = 20
+"""How many times as long as the slowest that was seen something may take."""
+TIMES_FIRST = 3
+PROGRESS_TIMES = 6
+"""How many times its budget a rank may stand where it is, as long as it shows signs of life."""
 STOPPED_S = 1.0
 """A rank in state T moves no more by itself; it is called stopped after this long."""
 
@@ -40,39 +52,62 @@ class Budgets:
     """Of kernels on a GPU, the creation of its context included."""
     device_s: float
     join_s: float
-    operation_s: float
-    first_operation_s: float
-    """Of a group's first operation, which connects its ranks."""
     leave_s: float
+    soon_s: float
+    """Of a stage that another rank has left already, at least."""
+    operation_s: float
+    """Of a rank that runs checks and is in no operation; `--budget`, if given, for every operation."""
+    is_fixed: bool
+    """Whether the user gave `operation_s`: then nothing that was measured changes it."""
+    operation_least_s: float
+    first_least_s: float
+    """At least this for a group's first operation, and for one of which none has completed yet."""
+    operation_most_s: float
+    load: float
+    """How many times what a CPU carries well the ranks are; 1 at least."""
 
-    def of(self, stage: Stage, *, first: bool, released: bool) -> float | None:
-        """The budget of a rank in this stage; None where it waits for others by design.
+    def of(self, head: Head, *, released: bool, through_s: float | None) -> float | None:
+        """The budget of a rank where it stands; None where it waits for others by design.
 
         Args:
-            stage: where the rank is.
-            first: whether it is in a group's first operation.
+            head: where it is.
             released: whether all have reported and were told to leave; the last of them may not do so.
+            through_s: how long the slowest rank took that has left this stage; None where none has.
         """
-        running = self.first_operation_s if first else self.operation_s
-        return {
-            Stage.FORKED: self.device_s,
-            Stage.DEVICE: self.device_s,
-            Stage.JOINING: self.join_s,
-            Stage.AGREEING: self.join_s,
-            Stage.RUNNING: running,
-            Stage.REPORTED: self.leave_s if released else None,
-            Stage.LEAVING: self.leave_s,
-            Stage.LEFT: self.leave_s,
-        }[stage]
+        if head.stage is Stage.RUNNING:
+            return self._operation(head) if head.inside else self.operation_s
+        if head.stage is Stage.REPORTED and not released:
+            return None
+        base_s = self._stage(head.stage)
+        if through_s is None:
+            return base_s
+        return min(base_s, max(self.soon_s, TIMES_THE_SLOWEST * through_s))
+
+    def _stage(self, stage: Stage) -> float:
+        if stage < Stage.JOINING:
+            return self.device_s
+        return self.join_s if stage < Stage.RUNNING else self.leave_s
+
+    def _operation(self, head: Head) -> float:
+        """Of the operation that a rank is in, by the slowest of the same that it has completed."""
+        if self.is_fixed:
+            return self.operation_s
+        unknown = head.first or head.slowest_s is None
+        times = TIMES_THE_SLOWEST * (TIMES_FIRST if head.first else 1)
+        usual_s = times * (head.slowest_s or 0.0)
+        return min(
+            max(usual_s, self.first_least_s if unknown else self.operation_least_s), self.operation_most_s
+        )
 
     @property
     def patience_s(self) -> float:
         """How long ranks wait by themselves: past every budget, so that the supervisor speaks first."""
-        return 3 * max(self.device_s, self.join_s, self.operation_s, self.first_operation_s) + 60
+        longest_s = max(self.device_s, self.join_s, self.operation_s)
+        return max(PROGRESS_TIMES * longest_s, self.operation_most_s) + 60
 
 
 def budgets(world: int, device: str, operation_s: float | None) -> Budgets:
-    """Fixed budgets that grow with the number of ranks a CPU has to carry.
+    """The budgets of a run; those of ranks grow with the number of ranks that a CPU has to carry.
 
     Args:
         world: number of ranks.
@@ -80,7 +115,6 @@ def budgets(world: int, device: str, operation_s: float | None) -> Budgets:
         operation_s: the user's `--budget`, for one operation.
     """
     load = max(1.0, world / (4 * len(os.sched_getaffinity(0))))
-    operation = operation_s if operation_s is not None else OPERATION_S * load
     return Budgets(
         hello_idle_s=HELLO_IDLE_S,
         hello_max_s=HELLO_MAX_S,
@@ -90,9 +124,14 @@ def budgets(world: int, device: str, operation_s: float | None) -> Budgets:
         kernels_s=KERNELS_S,
         device_s=DEVICE_S[device] * load,
         join_s=JOIN_S[device] * load,
-        operation_s=operation,
-        first_operation_s=operation if operation_s is not None else 3 * operation,
-        leave_s=LEAVE_S * load,
+        leave_s=LEAVE_S[device] * load,
+        soon_s=SOON_S * load,
+        operation_s=OUTSIDE_S * load if operation_s is None else operation_s,
+        is_fixed=operation_s is not None,
+        operation_least_s=OPERATION_LEAST_S * load,
+        first_least_s=FIRST_LEAST_S[device] * load,
+        operation_most_s=OPERATION_MOST_S * load,
+        load=load,
     )
 
 

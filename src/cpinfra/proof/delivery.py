@@ -22,6 +22,7 @@ PACKAGE = "_cpinfra_worker"
 ENTRY = "worker/zip_main.py"
 # What the zip mirrors: patterns below the folder of the package `cpinfra`.
 PARTS = (
+    "cgroup_tree.py",
     "files.py",
     "outcome.py",
     "mesh.py",

@@ -9,9 +9,10 @@ from typing import Any
 
 from ..worker.channel import Message
 from ..worker.ledger import Ledger
-from ..worker.ledger import RankView
 from ..worker.signals import RANK_BUG_EXIT
 from ..worker.spec import GenerationSpec
+from .timeline import Track
+from .timeline import from_ledger
 
 Answer = dict[str, Any]
 
@@ -61,9 +62,19 @@ class Generation:
 
     @property
     def broken(self) -> bool:
-        """Whether a rank died, or said that its group can be used no more."""
+        """Whether a rank died, said that its group can be used no more, or made other calls than the rest."""
         unexpected = any(not gone.expected for gone in self.exits.values())
-        return unexpected or bool(self.troubles) or bool(self.broken_answers())
+        return unexpected or bool(self.troubles) or bool(self.broken_answers()) or bool(self.diverged)
+
+    @property
+    def diverged(self) -> str:
+        """The first check by whose end ranks had not made the same calls; empty as long as there is none."""
+        return next((check for check in self.answers if len(set(self.histories(check).values())) > 1), "")
+
+    def histories(self, check: str) -> dict[int, str]:
+        """Rank -> digest of all calls that it had made by the end of a check, of those that came to it."""
+        answers = self.answers.get(check, {})
+        return {rank: answer["calls"]["digest"] for rank, answer in answers.items() if not answer["broken"]}
 
     @property
     def news(self) -> tuple[int, ...]:
@@ -80,7 +91,8 @@ class Generation:
     def complete(self, check: str) -> bool:
         """Whether every rank has answered for a check, unharmed."""
         answers = self.answers.get(check, {})
-        return len(answers) == self.world and not any(answer["broken"] for answer in answers.values())
+        unharmed = not any(answer["broken"] for answer in answers.values())
+        return len(answers) == self.world and unharmed and self.diverged != check
 
     def absorb(self, message: Message, now: float) -> None:
         """Take in one message of this generation."""
@@ -115,11 +127,11 @@ class Generation:
         text = message["signal"] or f"exit code {message['code']}"
         self.exits[message["rank"]] = Exit(text=text, at=now, expected=expected)
 
-    def views(self) -> dict[int, RankView]:
-        """Every rank's region of the ledger."""
+    def tracks(self) -> dict[int, Track]:
+        """What every rank has recorded in the ledger."""
         if self.ledger is None:
             return {}
-        return {rank: self.ledger.view(rank) for rank in range(self.world)}
+        return {rank: from_ledger(rank, self.ledger.view(rank)) for rank in range(self.world)}
 
     def close(self) -> None:
         """Unmap the ledger."""

@@ -14,6 +14,7 @@ from .findings import blocking
 from .findings import cannot_fork
 from .findings import quoted
 from .results import DEVICE_REMEDY
+from .slowness import Slow
 
 _TEARDOWN = "read the traceback; the data was right, but a program that ends like this exits with an error"
 
@@ -180,3 +181,26 @@ def logs_incomplete(troubles: list[str]) -> Finding:
         expected="room for logs and the report",
         remedy="free some space, or give another folder with --run-dir",
     )
+
+
+def slow(slows: Collection[Slow]) -> Finding:
+    """Ranks kept others waiting, and came before the deadline."""
+    return Finding(
+        id="slow",
+        severity=Severity.WARNING,
+        what="a rank kept others waiting in an operation for longer than it takes",
+        got="; ".join(_late(one) for one in slows),
+        expected="that all ranks come to an operation at about the same time",
+        remedy="look at what that rank does before it: its CPU (taskset, cgroup), data loading, a GPU that "
+        "throttles",
+    )
+
+
+def _late(slow: Slow) -> str:
+    """Who came late to what, by how much, and what is usual."""
+    usual = "none had completed before"
+    if slow.usual_s is not None:
+        usual = f"the slowest before took {slow.usual_s:.3f} s"
+    where = f"{slow.operation} on {slow.group} at {slow.site} in {slow.check}"
+    waited = f"others waited {slow.others_waited_s:.2f} s ({usual})"
+    return f"rank {slow.rank} came {slow.late_s:.2f} s late to {where}: {waited}"

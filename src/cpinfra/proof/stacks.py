@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Collection
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import PurePath
 
 _HEADER = re.compile(r"^(?:Current thread|Thread) .*\(most recent call first\):$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)$', re.MULTILINE)
+_TORCH = "torch"
+_DOOR = ("comm.py", "calls.py")
+"""Files of the door: where one of them is innermost, the rank is in C code of torch that it has called."""
 
 
-def frames(text: str) -> list[str]:
-    """`file.py:12 in function` for each frame of the thread that the text is about.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Frame:
+    """One frame of Python code."""
+
+    file: PurePath
+    line: str
+    name: str
+
+    def __str__(self) -> str:
+        is_package = self.file.name == "__init__.py"  # of which there are many
+        place = f"{self.file.parent.name}/{self.file.name}" if is_package else self.file.name
+        return f"{place}:{self.line} in {self.name}"
+
+
+def frames(text: str) -> list[Frame]:
+    """The frames of the thread that the text is about.
 
     That is the one called current, or the last of the others: faulthandler prints the main thread last.
     """
@@ -20,15 +41,50 @@ def frames(text: str) -> list[str]:
     current = [header for header in headers if header[0].startswith("Current")]
     start = (current or headers)[-1].end()
     end = next((header.start() for header in headers if header.start() > start), len(text))
-    return [_frame(found) for found in _FRAME.finditer(text, start, end)]
+    return [
+        Frame(file=PurePath(str(found["file"])), line=found["line"], name=found["name"])
+        for found in _FRAME.finditer(text, start, end)
+    ]
 
 
 def place(text: str, depth: int = 3) -> str:
     """The innermost frames in one line; empty when the text holds no stack."""
-    return ", called from ".join(frames(text)[:depth])
+    return ", called from ".join(map(str, frames(text)[:depth]))
 
 
-def _frame(found: re.Match[str]) -> str:
-    path = PurePath(str(found["file"]))
-    where = f"{path.parent.name}/{path.name}" if path.name == "__init__.py" else path.name
-    return f"{where}:{found['line']} in {found['name']}"
+def waits_for_peers(text: str) -> bool | None:
+    """Whether the main thread is inside of torch, where it waits for others; None where no stack is known.
+
+    Inside of torch: a frame of its Python code is on the stack, or the door has called its C code.
+    """
+    found = frames(text)
+    if not found:
+        return None
+    return found[0].file.name in _DOOR or any(_TORCH in frame.file.parts for frame in found)
+
+
+def clustered(stacks: Mapping[int, str], *, whole: Collection[int]) -> dict[str, str]:
+    """Ranks -> stack: those of `whole` each by itself and in full, of the others each distinct one once.
+
+    Of others that stand at the same lines only the frames of the main thread are told, under a head such as
+    `ranks 0,1,3: the same 6 frames`.
+    """
+    alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for rank, text in sorted(stacks.items()):
+        if rank not in whole:
+            alike[tuple(map(str, frames(text)))].append(rank)
+    shown = {str(rank): stacks[rank] for rank in sorted(whole) if rank in stacks}
+    return {**shown, **{_names(ranks): _told(ranks, found) for found, ranks in alike.items()}}
+
+
+def _names(ranks: list[int]) -> str:
+    return ",".join(map(str, ranks))
+
+
+def _told(ranks: list[int], found: tuple[str, ...]) -> str:
+    """The head and the frames of a stack that several ranks share."""
+    if not found:
+        return "no frames of Python code"
+    count = f"{len(found)} frame{'s' if len(found) > 1 else ''}"
+    head = f"ranks {_names(ranks)}: the same {count}" if len(ranks) > 1 else f"rank {ranks[0]}: {count}"
+    return "\n".join([head, *(f"  {frame}" for frame in found)])

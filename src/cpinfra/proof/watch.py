@@ -8,14 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..worker.ledger import Phase
-from ..worker.progress import Clock
 from ..worker.progress import process_state
-from .attribution import Evidence
-from .attribution import Hang
 from .attribution import attribute
-from .deadlines import STOPPED_S
 from .deadlines import Budgets
+from .evidence import Evidence
 from .generation import Generation
+from .hang import Hang
+from .oom import OomWatch
+from .pulse import Pulses
+from .slowness import Slow
+from .slowness import Slowness
 
 _LOOK_EVERY_S = 0.05
 _SETTLE_S = 0.3
@@ -23,6 +25,7 @@ _SETTLE_S = 0.3
 _SETTLE_MAX_S = 2.0
 _STACKS_MAX_S = 0.5
 _STACK_MAX_BYTES = 8192
+_WORDS_MAX_BYTES = 2000
 _GRACE_S = 0.3
 """Between asking ranks to leave and killing them: a GPU client should leave by itself if it can."""
 _END_MAX_S = 10.0
@@ -61,7 +64,9 @@ class Watch:
         self._zygote_state = zygote_state
         self._stack_sizes: dict[int, int] = {}
         """What the ranks' files of stacks held before the last ones were asked for, in bytes."""
-        self._clocks: dict[int, Clock] = {}
+        self._pulses = Pulses(generation, budgets)
+        self._slowness = Slowness(budgets.load)
+        self._oom = OomWatch()
         self._stuck: set[int] = set()
         self._step: Step = self._live
         self._since = time.monotonic()
@@ -69,9 +74,23 @@ class Watch:
         self._news: tuple[int, ...] = ()
         self._news_at = 0.0
 
+    @property
+    def slows(self) -> list[Slow]:
+        """Ranks that came late to an operation; of one that hung since, its hang says enough."""
+        blamed = self.hang.culprit_ranks if self.hang else ()
+        return [slow for slow in self._slowness.slows if slow.rank not in blamed]
+
     def look(self, now: float) -> None:
         """Take the step that is due, if any."""
+        if now - self._looked_at >= _LOOK_EVERY_S:
+            self._take_pulses(now)
         self._step(now)
+
+    def _take_pulses(self, now: float) -> None:
+        self._looked_at = now
+        self._pulses.look(now)
+        if self._generation.ledger is not None:
+            self._slowness.look(self._generation.ledger, self._pulses.by_rank)
 
     def _enter(self, step: Step, now: float) -> None:
         self._step, self._since = step, now
@@ -86,6 +105,7 @@ class Watch:
             self._news_at = now
             self._enter(self._settle, now)
         elif generation.all_gone:
+            self._take_pulses(now)  # what came since the last look
             self.over = True
         else:
             self._release_if_done()
@@ -105,27 +125,11 @@ class Watch:
             generation.ledger.phase = Phase.RELEASE
 
     def _look_for_stuck(self, now: float) -> None:
-        if now - self._looked_at < _LOOK_EVERY_S:
+        if now > self._looked_at:
             return
-        self._looked_at = now
-        self._stuck = {rank for rank in range(self._generation.world) if self._is_stuck(rank, now)}
+        self._stuck = self._pulses.stuck()
         if self._stuck:
             self._ask_stacks(now)
-
-    def _is_stuck(self, rank: int, now: float) -> bool:
-        """Whether a rank has stood still past its budget; one that is stopped needs little patience."""
-        generation = self._generation
-        if rank in generation.exits or generation.ledger is None:
-            return False
-        head = generation.ledger.head(rank)
-        state = (head.stage, head.written, generation.released)
-        still_s = self._clocks.setdefault(rank, Clock()).look(state, now)
-        budget_s = self._budgets.of(head.stage, first=head.first, released=generation.released)
-        if budget_s is None:
-            return False
-        if still_s > STOPPED_S and process_state(generation.pids[rank]) in ("T", "t"):
-            return True
-        return still_s > budget_s
 
     def _settle(self, now: float) -> None:
         """Let the others say what happened to them: who died first is not always who is to blame."""
@@ -161,24 +165,37 @@ class Watch:
         if (state := self._zygote_state()) in ("T", "t"):
             self.stopped, self.over = state, True
             return
-        self._stuck = {rank for rank in self._stuck if self._is_stuck(rank, now)}
+        self._take_pulses(now)
+        self._stuck = self._pulses.stuck() if self._stuck else set()
         if not self._stuck and not generation.broken:
             self._enter(self._live, now)  # late, but it moved while its stack was asked for
             return
         self.hang = attribute(
             Evidence(
                 generation=generation,
-                views=generation.views(),
+                tracks=generation.tracks(),
                 states=self._states(self._living(), "RSDTtZ"),
                 stuck=self._stuck,
                 stacks={rank: text for rank in range(generation.world) if (text := self._stack(rank))},
                 now_ns=time.monotonic_ns(),
+                still_s=self._pulses.still_s,
+                last_words={rank: self._last_words(rank) for rank in generation.exits},
+                oom=self._oom.said(),
             )
         )
         generation.judged = True
         if generation.ledger is not None:
             generation.ledger.phase = Phase.ABORT
         self._enter(self._grace, now)
+
+    def _last_words(self, rank: int) -> str:
+        """The end of a rank's log; empty where it has none."""
+        try:
+            with (Path(self._generation.spec.logs) / f"rank-{rank}.log").open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _WORDS_MAX_BYTES))
+                return log.read().decode(errors="replace")
+        except OSError:
+            return ""
 
     def _stack(self, rank: int) -> str:
         """The stack that was asked for last: faulthandler appends, and a rank may have been late before."""

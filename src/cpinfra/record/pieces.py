@@ -137,7 +137,15 @@ def hang_items(hang: report.Hang | None) -> list[str]:
         at = f"{said(one.operation)} at {said(one.site)}"
         asked = f"got {said(one.got)}, expected {said(one.expected)}"
         found.append(f"  - rank {one.rank}: {code(one.kind)} in {at}: {asked}")
-    return found if hang.culprits else [*found, "  - no rank is to blame by what was recorded"]
+    if not hang.culprits:
+        found.append("  - no rank is to blame by what was recorded")
+        found += [
+            f"  - ranks {', '.join(map(str, side.ranks))} entered {prose(side.entered)}"
+            for side in hang.sides
+        ]
+    if hang.remedy:
+        found.append(f"  - remedy: {prose(hang.remedy)}")
+    return found
 
 
 def blocking_item(one: report.Blocking) -> str:

@@ -80,6 +80,13 @@ class Culprit(Section):
     got: Text = Field(description="What it entered.")
 
 
+class Side(Section):
+    """One of several calls that ranks entered where all had to enter the same."""
+
+    ranks: list[Rank] = Field(description="Who entered it.")
+    entered: str = Field(description="The call.")
+
+
 class Hang(Section):
     """The first hang, death or divergence of the ledgers."""
 
@@ -90,5 +97,13 @@ class Hang(Section):
     culprit_ranks: list[Rank] = Field(description="Ranks that caused it; empty where none could be told.")
     culprits: list[Culprit] = Field(description="What each of them did.")
     waiting_ranks: list[Rank] = Field(description="Ranks that only waited.")
-    stacks: dict[str, Text] = Field(description="Stack of each rank, by its number.")
+    sides: list[Side] = Field(
+        default_factory=list,
+        description="Who entered what, where ranks entered different calls at one place.",
+    )
+    stacks: dict[str, Text] = Field(
+        description="The whole stack of each culprit, by its number; of others each distinct one once, by "
+        "theirs (`0,1,3`)."
+    )
+    remedy: str = Field(default="", description="What to do about it.")
     seconds_to_verdict: Seconds | Unavailable = Field(description="From the call to the named culprit.")

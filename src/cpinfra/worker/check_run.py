@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from . import device
-from .comm import Aborted
+from .calls import Aborted
+from .calls import DoorError
 from .comm import Door
-from .comm import DoorError
 from .difference import Part
 from .difference import explain
 from .oracle import same

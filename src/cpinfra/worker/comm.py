@@ -1,24 +1,17 @@
 """The door: the only place that calls torch.distributed's operations.
 
-Inside a call, in this order: a control fault acts on the call; the ledger records what is really passed
-to torch; torch runs, and a call is *left* only when it has completed on the device; a data fault acts on
-what torch delivered. Whatever torch raises comes out as `DoorError`, so that the failure of an operation
-is never mistaken for an error of ours.
+Here is which operations there are, and how torch is called for each; `calls.py` is what happens in a call.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import sys
-import time
 from collections.abc import Callable
-from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
-from typing import TypeVar
 from typing import cast
 
 import torch
@@ -28,17 +21,17 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.device_mesh import init_device_mesh
 
 from . import faults
+from .calls import Caller
+from .calls import DoorError
 from .control import Control
-from .control import InjectedError
-from .ledger import Kind
+from .control import Fired
 from .ledger import Ledger
 from .ledger import Pen
-from .ledger import Phase
-
-Result = TypeVar("Result")
-
-_POLL_MIN_S = 20e-6
-_POLL_MAX_S = 1e-3
+from .operations import Group
+from .operations import Operation
+from .operations import laid_out_alone
+from .oracle import blank
+from .trials import Trial
 
 _REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
@@ -54,19 +47,6 @@ def _named(*names: str) -> Callable[..., Any]:
 
 _all_gather_single = _named("all_gather_single", "all_gather_into_tensor")
 _reduce_scatter_single = _named("reduce_scatter_single", "reduce_scatter_tensor")
-
-
-class DoorError(RuntimeError):
-    """torch raised inside an operation; `__cause__` is its own exception."""
-
-    def __init__(self, operation: str, site: str, text: str) -> None:
-        super().__init__(f"{operation} ({site}): {text}")
-        self.operation = operation
-        self.site = site
-
-
-class Aborted(RuntimeError):
-    """The supervisor is ending this generation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,37 +69,29 @@ class Door:
         self.rank = place.rank
         self.world = place.world
         self._place = place
-        self._ledger = ledger
-        self._pen = pen
-        self._context: dict[str, Any] = {"check": "", "repetition": 0}
-        self._calls = 0
-        self._used: set[str] = set()
+        self._everyone = Group(name="world", size=place.world, rank=place.rank)
+        self._caller = Caller(place.rank, place.device, ledger, pen)
+        self._check = ""
+        self._trial: Trial | None = None
         self._meshes: dict[tuple[tuple[int, ...], tuple[str, ...]], DeviceMesh] = {}
-        self._control = Control((), place.rank, lambda _: None)
-        self._faults: tuple[faults.DataFault, ...] = ()
-        self._changed: Callable[[str], None] = lambda _: None
 
     @property
     def calls(self) -> int:
         """How many operations this rank has entered."""
-        return self._calls
+        return self._caller.entered
 
     @property
-    def check(self) -> str:
-        """The check whose calls these are; empty outside of any."""
-        return str(self._context["check"])
+    def history(self) -> dict[str, Any]:
+        """How many operations this rank has entered, and a digest of which; the same on ranks that agree."""
+        return self._caller.history
 
-    def plant(
-        self, control: Control, data: Sequence[faults.DataFault], changed: Callable[[str], None]
-    ) -> None:
-        """Put faults in place; `changed` hears the name of each data fault that has changed something."""
-        self._control = control
-        self._faults = tuple(data)
-        self._changed = changed
+    def plant(self, control: Control, data: Sequence[faults.DataFault], fired: Fired) -> None:
+        """Put faults in place; `fired` hears of each data fault that has changed something."""
+        self._caller.plant(control, data, fired)
 
-    def at(self, check: str, repetition: int) -> None:
-        """Say which place of the plan the next calls belong to."""
-        self._context = {"check": check, "repetition": repetition}
+    def at(self, check: str, trial: Trial) -> None:
+        """Say which trial of a check the next calls belong to; until then they belong to none."""
+        self._check, self._trial = check, trial
 
     def join(self) -> None:
         """Meet the other ranks: `init_process_group`."""
@@ -146,173 +118,186 @@ class Door:
         except Exception as error:
             raise DoorError("destroy_process_group", "leave", str(error)) from error
 
-    def all_reduce(self, tensor: Tensor, *, reduction: str = "sum") -> None:
-        """Reduce `tensor` over all ranks, in place."""
-        operation = _REDUCTIONS[reduction]
-        self._call("all_reduce", [tensor], lambda: dist.all_reduce(tensor, operation), [tensor])
+    def group(self, mesh: DeviceMesh, axis: str) -> Group:
+        """This rank's group along one axis of a mesh."""
+        handle = mesh.get_group(axis)
+        rank, size = dist.get_rank(handle), dist.get_world_size(handle)
+        return Group(name=axis, size=size, rank=rank, handle=handle)
 
-    def all_gather(self, output: Tensor, tensor: Tensor) -> None:
-        """Gather each rank's `tensor` [n, ...] into `output` [world * n, ...], in rank order."""
-        slots = list(output.chunk(self.world))
-        self._call("all_gather", [tensor], lambda: _all_gather_single(output, tensor), slots)
+    def all_reduce(self, tensor: Tensor, *, reduction: str = "sum", group: Group | None = None) -> None:
+        """Reduce `tensor` over all ranks of the group, in place."""
+        among, how = group or self._everyone, _REDUCTIONS[reduction]
+        self._call(
+            Operation(
+                name="all_reduce",
+                group=among,
+                passed=[tensor],
+                into=[tensor],
+                run=lambda passed, _: dist.all_reduce(passed[0], how, among.handle),
+                delivered=lambda _: [tensor],
+            )
+        )
+
+    def all_gather(self, output: Tensor, tensor: Tensor, *, group: Group | None = None) -> None:
+        """Gather each rank's `tensor` [n, ...] into `output` [ranks of the group * n, ...], in rank order."""
+        among = group or self._everyone
+        self._call(
+            Operation(
+                name="all_gather",
+                group=among,
+                passed=[tensor],
+                into=[output],
+                run=lambda passed, into: _all_gather_single(into[0], passed[0], among.handle),
+                delivered=lambda _: list(output.chunk(among.size)),
+            )
+        )
 
     def all_gather_list(self, outputs: list[Tensor], tensor: Tensor) -> None:
         """Gather each rank's `tensor` into one output a rank."""
-        self._call("all_gather_list", [tensor], lambda: dist.all_gather(outputs, tensor), outputs)
-
-    def reduce_scatter(self, output: Tensor, tensor: Tensor, *, reduction: str = "sum") -> None:
-        """Reduce `tensor` [world * n, ...] over all ranks and keep this rank's chunk in `output` [n, ...]."""
-        operation = _REDUCTIONS[reduction]
         self._call(
-            "reduce_scatter", [tensor], lambda: _reduce_scatter_single(output, tensor, operation), [output]
+            Operation(
+                name="all_gather_list",
+                group=self._everyone,
+                passed=[tensor],
+                into=outputs,
+                run=lambda passed, into: dist.all_gather(list(into), passed[0]),
+                delivered=lambda _: outputs,
+            )
+        )
+
+    def reduce_scatter(
+        self, output: Tensor, tensor: Tensor, *, reduction: str = "sum", group: Group | None = None
+    ) -> None:
+        """Reduce `tensor` [ranks of the group * n, ...] and keep this rank's chunk in `output` [n, ...]."""
+        among, how = group or self._everyone, _REDUCTIONS[reduction]
+        self._call(
+            Operation(
+                name="reduce_scatter",
+                group=among,
+                passed=[tensor],
+                into=[output],
+                run=lambda passed, into: _reduce_scatter_single(into[0], passed[0], how, among.handle),
+                delivered=lambda _: [output],
+                chunks=among.size,
+            )
         )
 
     def reduce_scatter_list(self, output: Tensor, tensors: list[Tensor], *, reduction: str = "sum") -> None:
-        """The same from one tensor a rank."""
-        operation = _REDUCTIONS[reduction]
+        """The same over all ranks, from one tensor a rank."""
+        how = _REDUCTIONS[reduction]
         self._call(
-            "reduce_scatter_list", tensors, lambda: dist.reduce_scatter(output, tensors, operation), [output]
+            Operation(
+                name="reduce_scatter_list",
+                group=self._everyone,
+                passed=tensors,
+                into=[output],
+                run=lambda passed, into: dist.reduce_scatter(into[0], list(passed), how),
+                delivered=lambda _: [output],
+            )
         )
 
-    def exchange(self, sends: list[tuple[int, Tensor]], receives: list[tuple[int, Tensor]]) -> None:
-        """Send to and receive from peers in one batch.
-
-        Even ranks post their sends first and odd ranks their receives, so that no pair could wait for
-        each other where a transport does not buffer.
-        """
-        out = [dist.P2POp(dist.isend, tensor, peer) for peer, tensor in sends]
-        into = [dist.P2POp(dist.irecv, tensor, peer) for peer, tensor in receives]
-        batch = into + out if self.rank % 2 else out + into
-
-        def post() -> None:
-            for work in dist.batch_isend_irecv(batch):
-                work.wait()
-
-        self._call("exchange", [t for _, t in sends], post, [t for _, t in receives])
+    def exchange(
+        self,
+        sends: list[tuple[int, Tensor]],
+        receives: list[tuple[int, Tensor]],
+        *,
+        group: Group | None = None,
+    ) -> None:
+        """Send to and receive from peers, by their ranks in the group, in one batch."""
+        among = group or self._everyone
+        targets, sources = [peer for peer, _ in sends], [peer for peer, _ in receives]
+        buffers = [tensor for _, tensor in receives]
+        self._call(
+            Operation(
+                name="exchange",
+                group=among,
+                passed=[tensor for _, tensor in sends],
+                into=buffers,
+                run=lambda passed, into: _exchange(among, (targets, passed), (sources, into)),
+                delivered=lambda _: buffers,
+            )
+        )
 
     def device_mesh(self, shape: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:
         """The device mesh of these axes; its groups are made once."""
         key = (shape, names)
         if key not in self._meshes:
-            make = partial(init_device_mesh, self._place.device.type, shape, mesh_dim_names=names)
-            self._meshes[key] = self._call("init_device_mesh", [], make, [], group=",".join(names))
+            kind = self._place.device.type
+            self._meshes[key] = self._call(
+                Operation(
+                    name="init_device_mesh",
+                    group=self._over(",".join(names)),
+                    passed=[],
+                    run=lambda *_: init_device_mesh(kind, shape, mesh_dim_names=names),
+                    delivered=lambda _: [],
+                )
+            )
         return self._meshes[key]
 
     def distribute(self, tensor: Tensor, mesh: DeviceMesh, placements: Sequence[Any]) -> Any:
         """`distribute_tensor`: rank 0's tensor, laid over the mesh; returns a DTensor."""
         from torch.distributed.tensor import distribute_tensor
 
-        run = partial(distribute_tensor, tensor, mesh, list(placements))
-        return self._call("distribute_tensor", [tensor], run, _tile, group=_axes(mesh), grid=_grid(mesh))
+        return self._call(
+            Operation(
+                name="distribute_tensor",
+                group=self._over(_axes(mesh)),
+                passed=[tensor],
+                run=lambda passed, _: distribute_tensor(passed[0], mesh, list(placements)),
+                instead=lambda: laid_out_alone(tensor, mesh, placements),
+                delivered=lambda dtensor: [dtensor.to_local()],
+                grid=_grid(mesh),
+            )
+        )
 
     def full_tensor(self, dtensor: Any) -> Tensor:
         """`DTensor.full_tensor`: the whole tensor on every rank."""
-        mesh, run = dtensor.device_mesh, cast("Callable[[], Tensor]", dtensor.full_tensor)
-        where: dict[str, Any] = {"group": _axes(mesh), "grid": _grid(mesh)}
-        return self._call("full_tensor", _tile(dtensor), run, _whole, whole=True, **where)
-
-    def _call(
-        self,
-        operation: str,
-        passed: Sequence[Tensor],
-        run: Callable[[], Result],
-        slots: list[Tensor] | Callable[[Result], list[Tensor]],
-        *,
-        group: str = "world",
-        grid: tuple[int, int] | None = None,
-        whole: bool = False,
-    ) -> Result:
-        """One call, in the order that the module's text gives."""
-        site = _site()
-        before = [] if callable(slots) or not self._faults else [slot.clone() for slot in slots]
-        result = self._run(operation, site, passed, run, group)
-        for fault in self._faults:
-            delivered = slots(result) if callable(slots) else slots
-            if fault.apply(self._delivery(operation, delivered, before, grid, whole)):
-                self._changed(fault.name)
-        return result
-
-    def _run(
-        self, operation: str, site: str, passed: Sequence[Tensor], run: Callable[[], Result], group: str
-    ) -> Result:
-        try:
-            self._control.before_call()
-        except InjectedError as error:
-            raise DoorError(operation, site, str(error)) from error
-        self._enter(operation, site, passed, group)
-        try:
-            result = run()
-            self._wait_for_device()
-        except Aborted:
-            raise
-        except Exception as error:
-            self._pen.write(Kind.LEAVE, {"call": self._calls, "raised": type(error).__name__})
-            raise DoorError(operation, site, f"{type(error).__name__}: {error}") from error
-        self._pen.write(Kind.LEAVE, {"call": self._calls})
-        return result
-
-    def _enter(self, operation: str, site: str, passed: Sequence[Tensor], group: str) -> None:
-        self._calls += 1
-        first = group not in self._used
-        self._used.add(group)
-        call = {**self._context, "site": site, "operation": operation, "group": group, "first": first}
-        self._pen.write(Kind.ENTER, {**call, **_signature(passed), "call": self._calls})
-
-    def _wait_for_device(self) -> None:
-        """Wait until the device has done the work, asleep: a rank never waits in the driver for its peers."""
-        if self._place.device.type != "cuda":
-            return
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
-        pause_s = _POLL_MIN_S
-        while not event.query():  # type: ignore[no-untyped-call]
-            if self._ledger.phase is Phase.ABORT:
-                raise Aborted
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _POLL_MAX_S)
-
-    def _delivery(
-        self,
-        operation: str,
-        slots: list[Tensor],
-        before: list[Tensor],
-        grid: tuple[int, int] | None,
-        whole: bool,
-    ) -> faults.Delivery:
-        return faults.Delivery(
-            operation=operation,
-            slots=slots,
-            before=before,
-            rank=self.rank,
-            world=self.world,
-            grid=grid,
-            whole=whole,
-            exchange=_gather_all,
+        mesh = dtensor.device_mesh
+        whole = self._call(
+            Operation(
+                name="full_tensor",
+                group=self._over(_axes(mesh)),
+                passed=[dtensor],
+                run=lambda passed, _: passed[0].full_tensor(),
+                instead=lambda: blank(dtensor.shape, dtensor.dtype, dtensor.to_local().device),
+                delivered=lambda tensor: [tensor],
+                grid=_grid(mesh),
+                whole=True,
+            )
         )
+        return cast(Tensor, whole)
+
+    def _over(self, axes: str) -> Group:
+        """All ranks, as the axes of a mesh."""
+        return Group(name=axes, size=self.world, rank=self.rank)
+
+    def _call(self, operation: Operation) -> Any:
+        """Make one call at its place of the plan."""
+        return self._caller.call(operation.at(self._check, self._trial, _site()))
 
 
-def _tile(dtensor: Any) -> list[Tensor]:
-    return [dtensor.to_local()]
+_Messages = tuple[Sequence[int], Sequence[Tensor]]
+"""Peers, and for each what it sends or gets."""
 
 
-def _whole(tensor: Tensor) -> list[Tensor]:
-    return [tensor]
+def _exchange(group: Group, sends: _Messages, receives: _Messages) -> None:
+    """Post one batch, and wait for it.
+
+    Even ranks post their sends first and odd ranks their receives, so that no pair could wait for
+    each other where a transport does not buffer.
+    """
+    out = [_post(dist.isend, group, peer, tensor) for peer, tensor in zip(*sends, strict=True)]
+    into = [_post(dist.irecv, group, peer, tensor) for peer, tensor in zip(*receives, strict=True)]
+    batch = into + out if group.rank % 2 else out + into
+    for work in dist.batch_isend_irecv(batch):
+        work.wait()
 
 
-def _gather_all(tensor: Tensor) -> list[Tensor]:
-    """Every rank's `tensor`, for faults alone: past the ledger, never part of a check."""
-    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, tensor.contiguous())
-    return parts
-
-
-def _signature(passed: Sequence[Tensor]) -> Mapping[str, Any]:
-    """Shape and dtype of what is passed; a list of tensors is told by its first and its length."""
-    if not passed:
-        return {"shape": [], "dtype": ""}
-    first = passed[0]
-    many = {"count": len(passed)} if len(passed) > 1 else {}
-    return {"shape": list(first.shape), "dtype": str(first.dtype).removeprefix("torch."), **many}
+def _post(how: Callable[..., Any], group: Group, peer: int, tensor: Tensor) -> dist.P2POp:
+    """One message; torch wants the peer's rank among all."""
+    if group.handle is None:
+        return dist.P2POp(how, tensor, peer)
+    return dist.P2POp(how, tensor, dist.get_global_rank(group.handle, peer), group.handle)
 
 
 def _site() -> str:

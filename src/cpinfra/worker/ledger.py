@@ -45,7 +45,7 @@ _HEAD_BYTES = 128
 _RECORD = struct.Struct("<QQIHH")
 RECORD_BYTES = 384
 _PAYLOAD_MAX_BYTES = RECORD_BYTES - _RECORD.size
-RECORDS_PER_RANK = 64
+RECORDS_PER_RANK = 128
 _LOOKS_MAX = 1000
 _REGION_BYTES = _HEAD_BYTES + RECORDS_PER_RANK * RECORD_BYTES
 
@@ -93,7 +93,12 @@ class Record:
     """CLOCK_MONOTONIC, the same for all processes of the host."""
     kind: Kind
     call: Mapping[str, Any]
-    """The operation's identity: check, site, repetition, operation, group, shape, dtype, call."""
+    """Of one that enters: the operation's identity (check, site, repetition, operation, group, shape, dtype,
+    count of several tensors), its number `call`, whether it is the `first` of its group, `slowest_s` (the
+    slowest completed same operation of this rank, its group's first not counted; absent while there is
+    none), and `planned` (dtype, shape) where the plan of the check says something else than what is passed.
+    Of one that leaves: `call`, and the type of what torch `raised`, if it did.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,6 +156,10 @@ class Head:
     written: int
     first: bool
     """Whether the newest record enters the first operation of a group."""
+    inside: bool
+    """Whether the newest record enters an operation."""
+    slowest_s: float | None
+    """The slowest completed operation of the kind that the newest record enters; None while there is none."""
 
 
 class LedgerError(RuntimeError):
@@ -196,10 +205,13 @@ class Ledger:
         _, stage, _ = _WHERE.unpack_from(self._map, _region(rank))
         records = self._newest(rank, 1)
         newest = records[0] if records else None
+        call: Mapping[str, Any] = newest.call if newest else {}
         return Head(
             stage=Stage(stage),
             written=newest.sequence if newest else 0,
-            first=newest is not None and bool(newest.call.get("first")),
+            first=bool(call.get("first")),
+            inside=newest is not None and newest.kind is Kind.ENTER,
+            slowest_s=call.get("slowest_s"),
         )
 
     def view(self, rank: int, *, last: int = RECORDS_PER_RANK) -> RankView:
@@ -312,6 +324,8 @@ def _payload(call: Mapping[str, Any]) -> bytes:
 
 def _cut(value: Any, kept: int | None) -> Any:
     """A text or a list with only that much of it, half of each end: a site's line number is its last."""
+    if isinstance(value, Mapping):
+        return {key: _cut(item, kept) for key, item in value.items()}
     if kept is None or not isinstance(value, (str, list)) or len(value) <= kept:
         return value
     begin, end = value[: kept // 2], value[-(kept // 2) :]

@@ -9,6 +9,7 @@ import time
 import traceback
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,14 +18,15 @@ from . import device
 from . import faults
 from . import injection
 from . import registry
+from .calls import Aborted
+from .calls import DoorError
 from .channel import Writer
 from .check_run import CheckRun
 from .check_run import run_check
-from .comm import Aborted
 from .comm import Door
-from .comm import DoorError
 from .comm import Place
 from .control import Control
+from .control import Fired
 from .ledger import Ledger
 from .ledger import Pen
 from .ledger import Phase
@@ -32,7 +34,6 @@ from .ledger import Stage
 from .processes import die_with_parent
 from .signals import STACKS_SIGNAL
 from .spec import GenerationSpec
-from .trials import Trial
 
 _POLL_S = 0.002
 
@@ -118,14 +119,18 @@ def _open_for_append(path: Path) -> int:
 
 def _work(berth: Berth, writer: Writer, ledger: Ledger, pen: Pen) -> None:
     spec = berth.spec
+    planted, fired = [injection.parse(text, spec.world) for text in spec.faults], _fired(berth, writer)
+    control = Control(planted, berth.rank, fired)
     pen.stage(Stage.DEVICE)
     place = device.take(spec, berth.rank)
     door = Door(_place(berth, place), ledger, pen)
+    control.in_stage(Stage.DEVICE)
     pen.stage(Stage.JOINING)
+    control.in_stage(Stage.JOINING)
     door.join()
     pen.stage(Stage.AGREEING)
     _agree(spec, berth.rank, ledger, pen)
-    _plant(door, spec, berth.rank, writer)
+    door.plant(control, [faults.data_fault(fault.name) for fault in planted if fault.is_data], fired)
     pen.stage(Stage.RUNNING)
     _run_checks(berth, door, place, writer, ledger)
     pen.stage(Stage.REPORTED)
@@ -133,6 +138,7 @@ def _work(berth: Berth, writer: Writer, ledger: Ledger, pen: Pen) -> None:
     if _await_phase(ledger) is not Phase.RELEASE:
         raise Aborted
     pen.stage(Stage.LEAVING)
+    control.in_stage(Stage.LEAVING)
     door.leave()
     pen.stage(Stage.LEFT)
 
@@ -171,19 +177,17 @@ def _agree(spec: GenerationSpec, rank: int, ledger: Ledger, pen: Pen) -> None:
         raise Disagreement(f"rank {rank} and ranks {others} were started with different plans")
 
 
-def _plant(door: Door, spec: GenerationSpec, rank: int, writer: Writer) -> None:
-    planted = [injection.parse(text, spec.world) for text in spec.faults]
-
+def _fired(berth: Berth, writer: Writer) -> Fired:
+    """What a fault tells when it acts: it is heard once for each check."""
     told: set[tuple[str, str]] = set()
 
-    def fired(fault: str) -> None:
-        if (fault, door.check) not in told:
-            told.add((fault, door.check))
-            where = {"generation": spec.generation, "rank": rank, "check": door.check}
-            writer.send({"event": "fired", "fault": fault, **where})
+    def fired(fault: str, check: str) -> None:
+        if (fault, check) not in told:
+            told.add((fault, check))
+            where = {"generation": berth.spec.generation, "rank": berth.rank, "check": check}
+            writer.send({"event": "fired", "fault": fault, **where, "at_s": time.monotonic()})
 
-    data = [faults.data_fault(fault.name) for fault in planted if fault.is_data]
-    door.plant(Control(planted, rank, fired), data, fired)
+    return fired
 
 
 def _run_checks(berth: Berth, door: Door, where: torch.device, writer: Writer, ledger: Ledger) -> None:
@@ -203,12 +207,8 @@ def _run_checks(berth: Berth, door: Door, where: torch.device, writer: Writer, l
             check=checks[name],
             salt=spec.salt,
         )
-
-        def on_trial(trial: Trial, name: str = name) -> None:
-            door.at(name, trial.repetition)
-
-        answer = run_check(run, on_trial)
-        writer.send({"event": "answer", "generation": spec.generation, **answer})
+        answer = run_check(run, partial(door.at, name))
+        writer.send({"event": "answer", "generation": spec.generation, **answer, "calls": door.history})
         if answer["broken"]:
             _await_abort(ledger)
             raise Aborted

@@ -10,8 +10,10 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from .trials import Trial
@@ -77,6 +79,8 @@ class Check:
     """The smallest world size it is for: there, too, it must fail if its operation does nothing."""
     twins: tuple[str, ...]
     """Data faults that it must catch."""
+    immune: Mapping[str, str]
+    """Each other data fault, which cannot act on it -> why, in one sentence."""
     trials: Callable[[TrialSpace], Sequence[Trial]]
     """What it tries: the same list on every rank, from the space alone."""
     body: Body
@@ -100,6 +104,7 @@ def check(
     needs: tuple[str, ...] = (),
     mesh: str = "any",
     twins: tuple[str, ...] = (),
+    immune: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Body], Body]:
     """Register the decorated function as the body of a check; see `Check` for the arguments.
 
@@ -117,6 +122,7 @@ def check(
             mesh=mesh,
             min_ranks=min_ranks,
             twins=twins,
+            immune=immune,
             trials=trials,
             body=body,
         )

@@ -42,6 +42,11 @@ def _all_reduce_trials(space: TrialSpace) -> Sequence[Trial]:
     trials=_all_reduce_trials,
     min_ranks=2,  # the sum of one rank is what lies in the tensor already
     twins=("reversed-shard", "first-element-only", "shifted", "stale-buffer", "bit-flip"),
+    immune={
+        "wrong-chunk": "Every rank gets the same sum, so that of the next rank is the right one.",
+        "swapped-slots": "It delivers one tensor, which has nothing to be exchanged with.",
+        "swapped-axes": "What it delivers lies over no grid of tiles.",
+    },
 )
 def all_reduce(run: CheckRun, trial: Trial) -> None:
     """One all_reduce, in place."""
@@ -84,6 +89,7 @@ def _all_gather_trials(space: TrialSpace) -> Sequence[Trial]:
         "stale-buffer",
         "bit-flip",
     ),
+    immune={"swapped-axes": "What it delivers lies over no grid of tiles."},
 )
 def all_gather(run: CheckRun, trial: Trial) -> None:
     """One all_gather, into one tensor or into a list of tensors."""
@@ -149,6 +155,10 @@ def _reduce_scatter_trials(space: TrialSpace) -> Sequence[Trial]:
     trials=_reduce_scatter_trials,
     min_ranks=1,  # as for all_gather
     twins=("wrong-chunk", "reversed-shard", "first-element-only", "shifted", "stale-buffer", "bit-flip"),
+    immune={
+        "swapped-slots": "It delivers one chunk, which has nothing to be exchanged with.",
+        "swapped-axes": "What it delivers lies over no grid of tiles.",
+    },
 )
 def reduce_scatter(run: CheckRun, trial: Trial) -> None:
     """One reduce_scatter, from one tensor or from a list of tensors."""

@@ -90,6 +90,10 @@ def _row_draft(space: TrialSpace, dtype: str, kind: str, *, by_rows: bool) -> Dr
     needs=("torch.distributed.tensor", "torch._dynamo"),
     min_ranks=1,  # at any world size; the only shard of one rank is the whole, so there it says little
     twins=("wrong-chunk", "reversed-shard", "first-element-only", "shifted", "stale-buffer", "bit-flip"),
+    immune={
+        "swapped-slots": "Each operation delivers one tensor, which has nothing to be exchanged with.",
+        "swapped-axes": "Its mesh has one axis.",
+    },
 )
 def roundtrip_1d(run: CheckRun, trial: Trial) -> None:
     """Shard(0) or Shard(1) over one axis of all ranks."""

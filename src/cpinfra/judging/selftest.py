@@ -1,0 +1,115 @@
+"""From what a self-test found out to its report on disk and its exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import report
+from ..node.selftest import SelfTestJob
+from ..outcome import ExitCode
+from ..outcome import Finding
+from ..outcome import Severity
+from ..planning.settle import Settled
+from ..proof.detection import Row
+from ..proof.run_folder import RunFolder
+from ..proof.selftest import Tested
+from .judge import UNFINISHED
+from .sections import SILENT
+from .sections import run_made
+from .store import REPORT
+from .store import put
+
+_NOT_ASKED = "not asked by selftest"
+_NOTHING_PLANTED = Finding(
+    id="nothing-planted",
+    severity=Severity.BLOCKING,
+    what="no fault could be planted, so nothing is known of whether any would be noticed",
+    got="no fault that can act on the chosen checks with this mesh",
+    expected="at least one",
+    remedy="choose other checks with --only, or another number of ranks",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SelfTestAnswer:
+    """What a self-test came to."""
+
+    exit_code: ExitCode
+    report: report.Report
+    report_path: Path | None
+    """Where the report lies; None if no folder could take it."""
+
+
+def interim(settled: Settled, folder: RunFolder, job: SelfTestJob) -> None:
+    """Renew the report in the run folder.
+
+    Raises:
+        OSError: it takes no more.
+    """
+    report_of(settled, job, [UNFINISHED]).write(folder.path / REPORT)
+
+
+def conclude(settled: Settled, folder: RunFolder, job: SelfTestJob) -> SelfTestAnswer:
+    """Judge, and put the report into the run folder, or where there is room."""
+    more = [_NOTHING_PLANTED] if job.tested.finished and not _planted(job.tested) else []
+    made, path = put(folder.path, lambda unwritable: report_of(settled, job, [*more, *unwritable]))
+    blocked = any(finding.severity == Severity.BLOCKING.value for finding in made.findings)
+    return SelfTestAnswer(exit_code=_exit_code(job.tested, blocked), report=made, report_path=path)
+
+
+def _planted(tested: Tested) -> list[Row]:
+    return [row for row in tested.rows if not row.not_applicable]
+
+
+def _exit_code(tested: Tested, blocked: bool) -> ExitCode:
+    if tested.interrupted:
+        return ExitCode.INTERRUPTED
+    if tested.misses or tested.false_alarms:
+        return ExitCode.FAILED
+    return ExitCode.OK if tested.finished and not blocked else ExitCode.NOT_PROVEN
+
+
+def report_of(settled: Settled, job: SelfTestJob, more: Sequence[Finding]) -> report.Report:
+    """The partial report of a self-test."""
+    tested = job.tested
+    proof = tested.proof
+    software = (proof.software if proof is not None else None) or {}
+    ran = settled.runs if proof is not None and (proof.forked or tested.control is not None) else ()
+    obstacle = settled.device.obstacle
+    findings = [*([obstacle] if obstacle is not None else []), *job.findings, *more]
+    return report.Report.made(
+        software=report.software_from(
+            settled.target.python, software, missing=_NOT_ASKED if software else SILENT
+        ),
+        runs=[run_made(run, software) for run in ran],
+        selftest=[_detection(row) for row in tested.rows],
+        control=_control(tested),
+        findings=[report.finding_from(finding) for finding in findings],
+    )
+
+
+def _detection(row: Row) -> report.Detection:
+    return report.Detection(
+        twin=row.twin,
+        check=row.check,
+        status="n/a" if row.not_applicable else "right" if row.right else "missed",
+        fault=row.fault,
+        fired=row.fired,
+        detected=row.detected,
+        culprit_right=row.culprit_right,
+        kind_right=row.kind_right,
+        seconds=row.seconds,
+        reason=report.plain(row.not_applicable),
+        expected=row.expected,
+        got=report.plain(row.got),
+    )
+
+
+def _control(tested: Tested) -> report.ControlRow:
+    return report.ControlRow(
+        clean=tested.control is not None and not tested.false_alarms,
+        outcomes=tested.control.outcomes if tested.control is not None else {},
+        false_alarms=report.plain(tested.false_alarms),
+    )

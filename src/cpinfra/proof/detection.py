@@ -1,0 +1,196 @@
+"""From a proof with a planted fault to the self-test's rows: was it noticed, and blamed right? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Sequence
+from dataclasses import asdict
+from dataclasses import dataclass
+from typing import Any
+
+from ..outcome import Finding
+from ..outcome import Outcome
+from ..worker.injection import DATA_TWINS
+from .contract import Proof
+from .expectations import EXPECTED
+from .expectations import Expectation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """What became of one twin on one check."""
+
+    twin: str
+    check: str | None
+    """None: it acts outside of any check."""
+    fault: str
+    """As `--inject` spells it; empty where it was not planted."""
+    fired: bool
+    detected: bool
+    culprit_right: bool | None
+    """Whether its rank was blamed, and no other; None for a fault that has none."""
+    kind_right: bool | None
+    """Whether it was told as what it is; None where it was not planted."""
+    seconds: float | None
+    """From the fault to the word on it; None where there was either not."""
+    not_applicable: str
+    """Why it cannot act on this check; empty where it was planted."""
+    expected: str
+    got: str
+
+    @property
+    def right(self) -> bool:
+        """Whether it acted, and all was told as it must be."""
+        planted = not self.not_applicable
+        return planted and self.fired and self.detected and False not in (self.culprit_right, self.kind_right)
+
+    @property
+    def missed(self) -> bool:
+        """Whether it was planted and something is amiss."""
+        return not self.not_applicable and not self.right
+
+    def facts(self) -> dict[str, Any]:
+        """For an event."""
+        return {**asdict(self), "right": self.right}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Control:
+    """The run without a fault."""
+
+    outcomes: dict[str, str]
+    """By check."""
+    seconds: float
+    """Of the checks, on the slowest rank."""
+    false_alarms: list[str]
+    """What was told though there was no fault."""
+
+    def facts(self) -> dict[str, Any]:
+        """For an event."""
+        return {"checks": len(self.outcomes), "seconds": self.seconds, "false_alarms": self.false_alarms}
+
+
+def control_of(proof: Proof, known: Collection[Finding]) -> Control:
+    """Judge the run without a fault.
+
+    Args:
+        proof: that run.
+        known: what was noticed of the interpreter, which is no alarm about ranks.
+    """
+    may = (Outcome.PASS, Outcome.SKIP)
+    results = proof.results.values()
+    alarms = [f"{one.id}: {one.outcome.value}: {one.reason}" for one in results if one.outcome not in may]
+    alarms += [hang.sentence() for hang in proof.hangs]
+    alarms += [f"{one.id}: {one.got}" for one in proof.findings if one not in known]
+    return Control(
+        outcomes={one.id: one.outcome.value for one in results},
+        seconds=round(sum(one.seconds for one in results), 4),
+        false_alarms=[f"without a fault: {alarm}" for alarm in alarms],
+    )
+
+
+def false_alarms(twin: str, proof: Proof) -> list[str]:
+    """Hangs that were told of a fault which changes data alone."""
+    return [f"{twin}: {hang.sentence()}" for hang in proof.hangs] if twin in DATA_TWINS else []
+
+
+def not_applicable(twin: str, check: str | None, reason: str) -> Row:
+    """The row of a twin that was not planted."""
+    return Row(
+        twin=twin,
+        check=check,
+        fault="",
+        fired=False,
+        detected=False,
+        culprit_right=None,
+        kind_right=None,
+        seconds=None,
+        not_applicable=reason,
+        expected="",
+        got="",
+    )
+
+
+def rows_of(
+    twin: str, fault: str, proof: Proof, *, checks: Sequence[str | None], rank: int | None
+) -> list[Row]:
+    """One row for each check.
+
+    Args:
+        twin: the name of the fault.
+        fault: as `--inject` spells it.
+        proof: the one in which it was planted.
+        checks: those on which it was to act; None: outside of any.
+        rank: the one on which it acts; None for a data twin.
+    """
+    return [_row(twin, fault, proof, check, rank) for check in checks]
+
+
+def _row(twin: str, fault: str, proof: Proof, check: str | None, rank: int | None) -> Row:
+    expected = EXPECTED[twin]
+    return Row(
+        twin=twin,
+        check=check,
+        fault=fault,
+        fired=(check or "") in proof.fired.get(fault, {}),
+        detected=_is_detected(expected, proof, check),
+        culprit_right=None if rank is None else _blamed(expected, proof, check) == {rank},
+        kind_right=_is_kind_right(expected, proof, check),
+        seconds=_seconds(fault, proof, check),
+        not_applicable="",
+        expected=expected.text(rank),
+        got=_got(proof, check),
+    )
+
+
+def _is_detected(expected: Expectation, proof: Proof, check: str | None) -> bool:
+    """Whether anything was told of it, right or wrong."""
+    if expected.slow:
+        return bool(proof.slows or proof.hangs)
+    return bool(proof.hangs) or Outcome.FAIL in _outcomes(proof, check)
+
+
+def _is_kind_right(expected: Expectation, proof: Proof, check: str | None) -> bool:
+    """Whether hang, slowness and outcome are as expected, and nothing else."""
+    kinds = [kind for hang in proof.hangs for kind in hang.kinds]
+    hangs = [expected.hang] if expected.hang else []
+    return (
+        kinds == hangs
+        and _outcomes(proof, check) == {expected.outcome}
+        and (bool(proof.slows) or not expected.slow)
+    )
+
+
+def _outcomes(proof: Proof, check: str | None) -> set[Outcome]:
+    """Of the check; outside of any, of all."""
+    return {result.outcome for name, result in proof.results.items() if check in (None, name)}
+
+
+def _blamed(expected: Expectation, proof: Proof, check: str | None) -> set[int]:
+    """The ranks that were named."""
+    if expected.slow:
+        return {slow.rank for slow in proof.slows}
+    if expected.names_rank and check is not None:
+        errors = proof.results[check].evidence.get("errors", ())
+        return {rank for error in errors for rank in error["ranks"]}
+    return {rank for hang in proof.hangs for rank in hang.culprit_ranks}
+
+
+def _seconds(fault: str, proof: Proof, check: str | None) -> float | None:
+    """From the fault to the word on it."""
+    fired_at = proof.fired.get(fault, {}).get(check or "")
+    told_at = proof.told_at_s.get(check or "")
+    if fired_at is None or told_at is None:
+        return None
+    return round(max(0.0, told_at - fired_at), 3)
+
+
+def _got(proof: Proof, check: str | None) -> str:
+    """What was told, in words."""
+    told = [hang.sentence() for hang in proof.hangs] or ["no hang"]
+    told += [f"rank {slow.rank} slow by {slow.late_s:.2f} s" for slow in proof.slows]
+    for name, result in proof.results.items():
+        if check in (None, name):
+            reason = f" ({result.reason})" if result.reason and not proof.hangs else ""
+            told.append(f"{name} {result.outcome.value}{reason}")
+    return ", ".join(told)

@@ -1,0 +1,198 @@
+"""Where ranks went separate ways: the first place at which two of them entered different calls.
+
+A rank that only has not entered a call has not diverged. Of two that entered different ones the plan of the
+check decides who is to blame: whoever passed something else than its trial says, and whoever entered a call
+that comes later. Where nothing of the plan is known, as for a program of the user's, most ranks are right.
+Where that is even, nobody is named, and both sides are shown.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .evidence import Blame
+from .hang import Side
+from .timeline import Call
+from .timeline import Track
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Divergence:
+    """Ranks that entered different calls where all had to enter the same."""
+
+    kind: str
+    """In what the calls differ; what a culprit is to blame for can be another."""
+    blamed: tuple[Blame, ...]
+    """None where nothing tells who is right."""
+    entered: Mapping[int, Call]
+    """What each rank entered at the place where they part; none where that is no longer kept."""
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """Each distinct call, and who entered it."""
+        by_identity = _by_identity(self.entered)
+        return tuple(
+            Side(ranks=tuple(sorted(ranks)), entered=str(self.entered[ranks[0]])) for ranks in by_identity
+        )
+
+
+def first_divergence(tracks: Mapping[int, Track], checks: Sequence[str] = ()) -> Divergence | None:
+    """The first place at which two ranks entered different calls, and who is to blame.
+
+    Args:
+        tracks: by rank.
+        checks: the plan's checks in their order.
+    """
+    plan = _Plan(tracks, checks)
+    contradicting = {rank: call for rank, track in tracks.items() for call in _contradictions(track)}
+    for entered in _places(tracks):
+        if len(_by_identity(entered)) > 1 and not _is_over(entered):
+            return _judged(entered, contradicting, plan)
+    if contradicting:  # all ranks alike, or nobody else came there
+        return _judged(contradicting, contradicting, plan)
+    return None
+
+
+def by_digest(answers: Mapping[int, str]) -> Divergence:
+    """A divergence of which nothing is kept but that the digests of all calls differ.
+
+    Args:
+        answers: rank -> digest of the calls that it had made by the end of a check.
+    """
+    sides: dict[str, list[int]] = defaultdict(list)
+    for rank, digest in answers.items():
+        sides[digest].append(rank)
+    most = max(sides.values(), key=len)
+    wrong = [rank for rank in answers if rank not in most] if 2 * len(most) > len(answers) else []
+    got, expected = "made other calls than the other ranks; they are no longer kept", "the same calls"
+    kind = "mismatched-operation"
+    blamed = tuple(Blame(rank=rank, kind=kind, got=got, expected=expected) for rank in wrong)
+    return Divergence(kind=kind, blamed=blamed, entered={})
+
+
+def _contradictions(track: Track) -> list[Call]:
+    """The first call in which a rank passed something else than its own trial says."""
+    return [call for call in track.calls if call.planned is not None][:1]
+
+
+def _places(tracks: Mapping[int, Track]) -> Iterable[dict[int, Call]]:
+    """Rank -> call for each place of the program, in the order in which the first rank came to it."""
+    places: dict[tuple[str, int], dict[int, Call]] = defaultdict(dict)
+    for rank, track in tracks.items():
+        for call in track.calls:
+            places[call.place][rank] = call
+    return sorted(places.values(), key=lambda entered: min(call.entered_ns for call in entered.values()))
+
+
+def _is_over(entered: Mapping[int, Call]) -> bool:
+    """Whether all have come out of what no plan forbids: two shapes of one size may be meant so."""
+    return all(call.left and not call.check for call in entered.values())
+
+
+def _by_identity(entered: Mapping[int, Call]) -> list[list[int]]:
+    """Ranks that entered the same call together."""
+    sides: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for rank, call in entered.items():
+        sides[call.identity].append(rank)
+    return list(sides.values())
+
+
+class _Plan:
+    """What is known of the order in which calls should be entered."""
+
+    def __init__(self, tracks: Mapping[int, Track], checks: Sequence[str]) -> None:
+        self.tracks = tracks
+        self._checks = {check: number for number, check in enumerate(checks)}
+
+    def repetition(self, call: Call) -> tuple[int, int] | None:
+        """Sorts calls by check and repetition; None where the plan knows nothing of a call."""
+        if call.check not in self._checks or not call.repetition:
+            return None
+        return self._checks[call.check], call.repetition
+
+    def earliest(self, calls: Sequence[Call]) -> Call | None:
+        """Of calls that ranks entered at one place the one that was due; None where the plan does not say."""
+        keys = [self.repetition(call) for call in calls]
+        known = [key for key in keys if key is not None]
+        if not known or len(known) < len(keys):
+            return None
+        due = [call for call, key in zip(calls, keys, strict=True) if key == min(known)]
+        if len({call.identity for call in due}) == 1:
+            return due[0]
+        lines = self._lines_before(due[0])
+        return min(due, key=lambda call: lines[_line(call)]) if all(_line(c) in lines for c in due) else None
+
+    def is_later(self, call: Call, than: Call) -> bool:
+        """Whether a call comes after another by the plan; False where it does not say."""
+        first = self.earliest([call, than])
+        return first is not None and first.identity == than.identity
+
+    def _lines_before(self, call: Call) -> dict[tuple[str, str], int]:
+        """The order of calls within a repetition, as an earlier one of the same check shows it."""
+        for track in self.tracks.values():
+            earlier = [one for one in track.calls if one.check == call.check and one.number < call.number]
+            shown = [one for one in earlier if one.repetition == call.repetition - 1]
+            if shown:
+                return {_line(one): place for place, one in enumerate(shown)}
+        return {}
+
+
+def _line(call: Call) -> tuple[str, str]:
+    return call.operation, call.site
+
+
+def _judged(entered: Mapping[int, Call], contradicting: Mapping[int, Call], plan: _Plan) -> Divergence:
+    """Who is to blame at the place where ranks part."""
+    blamed = [_off_plan(rank, call) for rank, call in contradicting.items()]
+    others = {rank: call for rank, call in entered.items() if call.planned is None}
+    expected = plan.earliest(list(others.values())) or _majority(others)
+    for rank, call in others.items():
+        if expected is not None and call.identity != expected.identity and rank not in contradicting:
+            blamed.append(_out_of_order(rank, call, expected, plan))
+    kind = blamed[0].kind if blamed else _kind(*_two_of(entered))
+    return Divergence(kind=kind, blamed=tuple(blamed), entered=entered)
+
+
+def _majority(entered: Mapping[int, Call]) -> Call | None:
+    """What more than half of the ranks have entered."""
+    sides = sorted(_by_identity(entered), key=len)
+    if not sides or 2 * len(sides[-1]) <= len(entered):
+        return None
+    return entered[sides[-1][0]]
+
+
+def _two_of(entered: Mapping[int, Call]) -> tuple[Call, Call]:
+    """Two calls that differ."""
+    first, second, *_ = _by_identity(entered)
+    return entered[first[0]], entered[second[0]]
+
+
+def _off_plan(rank: int, call: Call) -> Blame:
+    """Blame for a rank that passed something else than its own trial says."""
+    planned = call.planned or call.signature
+    kind = "mismatched-shape" if call.signature.shape != planned.shape else "mismatched-dtype"
+    got = f"entered {call}"
+    return Blame(rank=rank, kind=kind, got=got, expected=f"{call.operation} of {planned}", call=call)
+
+
+def _out_of_order(rank: int, call: Call, expected: Call, plan: _Plan) -> Blame:
+    """Blame for a rank that entered another call than the one that was due.
+
+    One that went on to a call which comes later, and never entered the one that was due, has left that out.
+    """
+    left_out = all(one.identity != expected.identity for one in plan.tracks[rank].calls)
+    kind = _kind(call, expected)
+    if left_out and plan.is_later(call, expected):
+        kind = "never-entered"
+    return Blame(rank=rank, kind=kind, got=f"entered {call}", expected=str(expected), call=expected)
+
+
+def _kind(call: Call, expected: Call) -> str:
+    """In what two calls differ: what they are, else their shapes, else their dtypes."""
+    if call.identity[:-1] != expected.identity[:-1]:
+        return "mismatched-operation"
+    return "mismatched-shape" if call.signature.shape != expected.signature.shape else "mismatched-dtype"

@@ -1,0 +1,58 @@
+"""What must become of each twin: the table by which the self-test judges. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..outcome import Outcome
+from ..worker.injection import DATA_TWINS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expectation:
+    """What must be said of one twin."""
+
+    outcome: Outcome
+    """Of the check on which it was planted."""
+    hang: str | None = None
+    """The kind of hang that must be told, of the twin's rank and of no other; None: none may be told."""
+    slow: bool = False
+    """Whether the twin's rank must be told as slow."""
+    names_rank: bool = False
+    """Whether the reason of the check must begin with the twin's rank; a data twin has no rank."""
+
+    def text(self, rank: int | None) -> str:
+        """In words.
+
+        Args:
+            rank: that of the twin; None for a data twin.
+        """
+        told = f"{self.hang} of rank {rank}" if self.hang else "no hang"
+        slow = [f"rank {rank} slow"] if self.slow else []
+        named = [f"rank {rank} named in the reason"] if self.names_rank else []
+        return ", ".join([f"outcome {self.outcome.value}", told, *slow, *named])
+
+
+def _hang(kind: str, outcome: Outcome = Outcome.FAIL) -> Expectation:
+    return Expectation(outcome=outcome, hang=kind)
+
+
+_CONTROL = {
+    "skip": _hang("never-entered"),
+    "swap-order": _hang("mismatched-operation"),
+    "wrong-shape": _hang("mismatched-shape"),
+    "wrong-dtype": _hang("mismatched-dtype"),
+    "delay": Expectation(outcome=Outcome.PASS, slow=True),
+    "raise": Expectation(outcome=Outcome.FAIL, names_rank=True),
+    "exit": _hang("process-died"),
+    "kill": _hang("process-died"),
+    "stop": _hang("process-stopped"),
+    "stall-inside": _hang("stuck-inside-backend"),
+    # Outside of the checks: these run in a generation without the fault, or have run before it acts.
+    "never-join": _hang("never-joined", Outcome.PASS),
+    "stall-init": _hang("stuck-in-init", Outcome.PASS),
+    "stall-teardown": _hang("stuck-in-teardown", Outcome.PASS),
+}
+
+EXPECTED = {**dict.fromkeys(DATA_TWINS, Expectation(outcome=Outcome.FAIL)), **_CONTROL}
+"""By twin."""

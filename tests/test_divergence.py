@@ -1,0 +1,199 @@
+"""Ranks that went separate ways: who is to blame, by the plan, else by number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cpinfra.proof.divergence import Divergence
+from cpinfra.proof.divergence import by_digest
+from cpinfra.proof.divergence import first_divergence
+from cpinfra.proof.timeline import Call
+from cpinfra.proof.timeline import Signature
+from cpinfra.proof.timeline import Track
+from cpinfra.worker.ledger import Stage
+
+CHECKS = ("collective.all_reduce", "dtensor.roundtrip")
+PLAN = [
+    *[("collective.all_reduce", repetition, "all_reduce") for repetition in range(1, 6)],
+    ("dtensor.roundtrip", 1, "init_device_mesh"),
+    *[("dtensor.roundtrip", r, name) for r in range(1, 4) for name in ("distribute_tensor", "full_tensor")],
+]
+"""(check, repetition, operation) of every call of a generation."""
+SITES = {"all_reduce": "collective.py:53", "init_device_mesh": "dtensor.py:9"}
+
+
+def call(plan: int, *, known: bool = True) -> Call:
+    """The call of this place in the plan, from 0 on; as a recorder without a plan shows it if not `known`."""
+    check, repetition, operation = PLAN[plan]
+    return Call(
+        place=("", 0),
+        check=check if known else "",
+        repetition=repetition if known else 0,
+        site=SITES.get(operation, f"dtensor.py:{20 + len(operation)}"),
+        operation=operation,
+        group="world",
+        signature=Signature(dtype="float32", shape=(1000 + plan, 3)),
+    )
+
+
+def track(rank: int, calls: Sequence[Call]) -> Track:
+    """A rank that entered these calls and is inside of the last."""
+    numbered = [
+        replace(one, place=("", number), entered_ns=1000 * number + rank, left=number < len(calls))
+        for number, one in enumerate(calls, start=1)
+    ]
+    return Track(rank=rank, stage=Stage.RUNNING, since_ns=0, calls=tuple(numbered))
+
+
+def diverged(*ranks: Sequence[Call], checks: Sequence[str] = CHECKS) -> Divergence | None:
+    """Where these ranks part."""
+    return first_divergence({rank: track(rank, calls) for rank, calls in enumerate(ranks)}, checks)
+
+
+def named(found: Divergence | None) -> list[tuple[int, str]]:
+    """(rank, kind) of all who are to blame."""
+    assert found is not None
+    return sorted((blame.rank, blame.kind) for blame in found.blamed)
+
+
+def of_plan(*places: int, known: bool = True) -> list[Call]:
+    """The calls of these places of the plan."""
+    return [call(place, known=known) for place in places]
+
+
+def off(one: Call, *, dtype: str = "float32", shape: tuple[int, ...] | None = None) -> Call:
+    """A call in which the rank passed something else than its trial says."""
+    passed = Signature(dtype=dtype, shape=one.signature.shape if shape is None else shape)
+    return replace(one, signature=passed, planned=one.signature)
+
+
+@given(st.lists(st.integers(0, len(PLAN)), min_size=1, max_size=5))
+def test_ranks_that_are_only_behind_have_not_diverged(lengths: list[int]) -> None:
+    """However far each has come in the same plan."""
+    assert diverged(*[of_plan(*range(length)) for length in lengths]) is None
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("place", range(len(PLAN) - 1))
+def test_a_rank_that_left_a_call_out_never_entered_it(world: int, place: int) -> None:
+    """With two ranks, too: the plan says which call was due. Where it cannot, both sides are shown."""
+    plan = list(range(len(PLAN)))
+    skipped = plan[:place] + plan[place + 1 : place + 2]
+    found = diverged(*[of_plan(*plan[: place + 1])] * (world - 1), of_plan(*skipped))
+
+    assert found is not None
+    if world == 2 and place in (5, 6):  # the first of their repetition: its order was not seen before
+        assert (found.kind, found.blamed) == ("mismatched-operation", ())
+        assert [side.ranks for side in found.sides] == [(0,), (1,)]
+        return
+    assert [rank for rank, _ in named(found)] == [world - 1]
+    if place not in (5, 6):
+        assert named(found) == [(world - 1, "never-entered")]
+        (blame,) = found.blamed
+        assert blame.call is not None
+        assert blame.call.identity == call(place).identity
+        assert str(call(place + 1)) in blame.got
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_a_rank_that_swapped_two_calls_mismatched_them(world: int) -> None:
+    """It entered the one that was due, later."""
+    found = diverged(*[of_plan(0, 1, 2)] * (world - 1), of_plan(0, 1, 3, 2))
+
+    assert named(found) == [(world - 1, "mismatched-operation")]
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_a_rank_that_passed_something_else_than_its_trial_says_is_to_blame(world: int) -> None:
+    """By its own plan, whatever the others did; the text says what it passed and what it should have."""
+    shape = off(call(2), shape=(2004, 3))
+    dtype = off(call(2), dtype="int32")
+    right = [of_plan(0, 1, 2)] * (world - 1)
+    longer, cast = diverged(*right, [*of_plan(0, 1), shape]), diverged(*right, [*of_plan(0, 1), dtype])
+
+    assert named(longer) == [(world - 1, "mismatched-shape")]
+    assert named(cast) == [(world - 1, "mismatched-dtype")]
+    assert longer is not None
+    (blame,) = longer.blamed
+    assert blame.got == "entered all_reduce of float32[2004x3] on world at collective.py:53, repetition 3"
+    assert blame.expected == "all_reduce of float32[1002x3]"
+
+
+def test_a_rank_alone_contradicts_its_plan_too() -> None:
+    """Nobody else has come to that call."""
+    assert named(diverged(of_plan(0, 1), [*of_plan(0, 1), off(call(2), dtype="int32")])) == [
+        (1, "mismatched-dtype")
+    ]
+
+
+def test_two_faults_at_one_place_are_both_named() -> None:
+    """Each for its own, also where the guilty are the most."""
+    wrong = [*of_plan(0, 1), off(call(2), shape=(1, 3))]
+
+    assert named(diverged(of_plan(0, 1, 2), wrong, of_plan(0, 1, 3))) == [
+        (1, "mismatched-shape"),
+        (2, "never-entered"),
+    ]
+    assert named(diverged(of_plan(0, 1, 2), of_plan(0, 1, 3), of_plan(0, 1, 3))) == [
+        (1, "never-entered"),
+        (2, "never-entered"),
+    ]
+
+
+def test_a_second_fault_at_another_place_is_named_too() -> None:
+    """A rank that contradicts its own trial does so wherever the others are."""
+    late = [*of_plan(0, 1, 2), off(call(3), dtype="int32")]
+
+    assert named(diverged(of_plan(0, 1, 2), of_plan(0, 1, 3), late)) == [
+        (1, "never-entered"),
+        (2, "mismatched-dtype"),
+    ]
+
+
+@pytest.mark.parametrize(("world", "blamed"), [(2, []), (3, [2]), (4, [3])])
+def test_without_a_plan_most_ranks_are_right(world: int, blamed: list[int]) -> None:
+    """Of two that differ nobody is named, and both are shown."""
+    first = of_plan(0, 1, 5, known=False)
+    found = diverged(*[first] * (world - 1), of_plan(0, 1, 2, known=False), checks=())
+
+    assert found is not None
+    assert [rank for rank, _ in named(found)] == blamed
+    assert found.kind == "mismatched-operation"
+    assert [side.ranks for side in found.sides] == [tuple(range(world - 1)), (world - 1,)]
+
+
+def test_without_a_plan_shape_and_dtype_are_told_apart() -> None:
+    """Same operation, other tensors."""
+    right = call(2, known=False)
+    short = replace(right, signature=Signature(dtype="float32", shape=(7,)))
+    cast = replace(right, signature=replace(right.signature, dtype="int32"))
+
+    assert named(diverged([right], [right], [short], checks=())) == [(2, "mismatched-shape")]
+    assert named(diverged([right], [right], [cast], checks=())) == [(2, "mismatched-dtype")]
+
+
+def test_two_against_two_without_a_plan_blames_nobody() -> None:
+    """Half is not most."""
+    found = diverged(*[of_plan(2, known=False)] * 2, *[of_plan(5, known=False)] * 2, checks=())
+
+    assert named(found) == []
+
+
+def test_of_a_divergence_that_is_no_longer_kept_the_digests_tell() -> None:
+    """Who stands against most of the others; nobody where it is even."""
+    assert named(by_digest({0: "a", 1: "b", 2: "a"})) == [(1, "mismatched-operation")]
+    assert named(by_digest({0: "a", 1: "b"})) == []
+
+
+def test_calls_in_words() -> None:
+    """Operation, dtype, shape, group and place; what has no tensors says so with a dash."""
+    assert str(call(0)) == "all_reduce of float32[1000x3] on world at collective.py:53, repetition 1"
+    mesh = replace(call(5), signature=Signature(dtype="", shape=()), group="cp0,cp1", site="", repetition=0)
+    assert str(mesh) == "init_device_mesh of -[-] on cp0,cp1"
+    cut = replace(call(0), signature=Signature(dtype="float32", shape=(1, 2, "...", 9)))
+    assert str(cut).startswith("all_reduce of float32[1x2x...x9] ")
