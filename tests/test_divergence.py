@@ -24,7 +24,12 @@ PLAN = [
     *[("dtensor.roundtrip", r, name) for r in range(1, 4) for name in ("distribute_tensor", "full_tensor")],
 ]
 """(check, repetition, operation) of every call of a generation."""
-SITES = {"all_reduce": "collective.py:53", "init_device_mesh": "dtensor.py:9"}
+SITES = {
+    "all_reduce": "collective.py:53",
+    "init_device_mesh": "dtensor.py:9",
+    "distribute_tensor": "dtensor.py:20",
+    "full_tensor": "dtensor.py:31",
+}
 
 
 def call(plan: int, *, known: bool = True) -> Call:
@@ -34,7 +39,7 @@ def call(plan: int, *, known: bool = True) -> Call:
         place=("", 0),
         check=check if known else "",
         repetition=repetition if known else 0,
-        site=SITES.get(operation, f"dtensor.py:{20 + len(operation)}"),
+        site=SITES[operation],
         operation=operation,
         group="world",
         signature=Signature(dtype="float32", shape=(1000 + plan, 3)),
@@ -81,23 +86,38 @@ def test_ranks_that_are_only_behind_have_not_diverged(lengths: list[int]) -> Non
 @pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize("place", range(len(PLAN) - 1))
 def test_a_rank_that_left_a_call_out_never_entered_it(world: int, place: int) -> None:
-    """With two ranks, too: the plan says which call was due. Where it cannot, both sides are shown."""
+    """With two ranks, too: the plan says which call was due, in a first repetition by the line."""
     plan = list(range(len(PLAN)))
     skipped = plan[:place] + plan[place + 1 : place + 2]
     found = diverged(*[of_plan(*plan[: place + 1])] * (world - 1), of_plan(*skipped))
 
+    assert named(found) == [(world - 1, "never-entered")]
     assert found is not None
-    if world == 2 and place in (5, 6):  # the first of their repetition: its order was not seen before
-        assert (found.kind, found.blamed) == ("mismatched-operation", ())
-        assert [side.ranks for side in found.sides] == [(0,), (1,)]
-        return
-    assert [rank for rank, _ in named(found)] == [world - 1]
-    if place not in (5, 6):
-        assert named(found) == [(world - 1, "never-entered")]
-        (blame,) = found.blamed
-        assert blame.call is not None
-        assert blame.call.identity == call(place).identity
-        assert str(call(place + 1)) in blame.got
+    (blame,) = found.blamed
+    assert blame.call is not None
+    assert blame.call.identity == call(place).identity
+    assert str(call(place + 1)) in blame.got
+
+
+def test_where_the_plan_says_nothing_of_two_lines_nobody_is_named() -> None:
+    """In a first repetition, from two files."""
+    other = replace(call(7), site="elsewhere.py:3")
+    found = diverged(of_plan(5, 6), [*of_plan(5), other])
+
+    assert found is not None
+    assert (found.kind, found.blamed) == ("mismatched-operation", ())
+    assert [side.ranks for side in found.sides] == [(0,), (1,)]
+
+
+def test_an_earlier_repetition_outweighs_the_line() -> None:
+    """What calls from bottom to top in one repetition does so in the next."""
+    up = {"distribute_tensor": "dtensor.py:31", "full_tensor": "dtensor.py:20"}
+    calls = [
+        replace(call(place), site=up.get(call(place).operation, SITES["init_device_mesh"]))
+        for place in range(5, 10)
+    ]
+
+    assert named(diverged(calls[:4], [*calls[:3], calls[4]])) == [(1, "never-entered")]
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])

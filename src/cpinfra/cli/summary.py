@@ -11,6 +11,7 @@ from typing import Any
 
 from ..outcome import MEANINGS
 from ..proof.hang import ranks_text
+from ..proof.stacks import frames
 from ..text import lines
 from ..text import one_line
 
@@ -149,15 +150,17 @@ def _hang(hang: Hang | None) -> Iterator[Line]:
 
 
 def _stacks(hang: Hang) -> Iterator[Line]:
-    """Of a culprit whole; of others the head and the innermost frames, each distinct one once."""
+    """Of a culprit every frame; of others the head and the innermost, each distinct stack once."""
     culprits = {str(rank) for rank in hang.culprit_ranks}
     for ranks, stack in hang.stacks.items():
-        is_whole = ranks in culprits
-        head = [f"stack of rank {ranks}:"] if is_whole else []
-        found = [*head, *lines(getattr(stack, "unavailable", stack))]
-        first, *rest = found if is_whole else found[: 1 + _FRAMES_OF_OTHERS]
-        yield styled("  ", (one_line(first), "bold red" if is_whole else ""))
-        yield from (styled(f"    {line.strip()}") for line in rest)
+        text = str(getattr(stack, "unavailable", stack))
+        if ranks in culprits:
+            yield styled("  ", (f"rank {ranks} stands at", "bold red"))
+            yield from (styled(f"    {one_line(frame)}") for frame in frames(text) or lines(text))
+        else:
+            head, *rest = lines(text)[: 1 + _FRAMES_OF_OTHERS]
+            yield styled(f"  {head}")
+            yield from (styled(f"    {frame.strip()}") for frame in rest)
 
 
 def _place(culprit: Culprit) -> str:

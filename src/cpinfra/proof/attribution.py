@@ -136,24 +136,33 @@ def _out_of_step(evidence: Evidence, raised: Collection[int]) -> tuple[str, list
     earliest = min(track.stage for track in standing.values())
     if Stage.RUNNING <= earliest < Stage.REPORTED:
         return _in_operations(evidence, standing)
-    if earliest < Stage.JOINING:
-        kind = "never-joined"
-    else:
-        kind = "stuck-in-init" if earliest < Stage.RUNNING else "stuck-in-teardown"
-    return kind, [_behind(evidence, kind, rank) for rank in _latecomers(evidence, standing, earliest)]
+    blamed = [
+        _behind(evidence, _kind_of_stage(standing[rank].stage), rank)
+        for rank in _latecomers(evidence, standing, earliest)
+    ]
+    return _kind_of_stage(earliest), blamed
+
+
+def _kind_of_stage(stage: Stage) -> str:
+    if stage < Stage.JOINING:
+        return "never-joined"
+    return "stuck-in-init" if stage < Stage.RUNNING else "stuck-in-teardown"
 
 
 def _latecomers(evidence: Evidence, standing: Mapping[int, Track], earliest: Stage) -> list[int]:
-    """Ranks in the earliest stage, if others have come further or ended well.
+    """Ranks in the earliest stage, if others have come further or ended well; else nobody is late.
 
-    Where all are in it, those that by their stacks do not wait there for others; else nobody is late.
+    And those that by their stacks do not wait for others where the others do, in the same stage or a later.
     """
     exits, tracks = evidence.generation.exits, evidence.tracks
     behind = [rank for rank, track in standing.items() if track.stage == earliest]
     ahead = [rank for rank, track in tracks.items() if rank in exits or track.stage > earliest]
-    if ahead or len(tracks) == 1:  # a rank alone waits for nobody else
+    if len(tracks) == 1:  # a rank alone waits for nobody else
         return behind
-    return _not_waiting(evidence, behind)
+    late = [
+        rank for rank in standing if evidence.is_waiting(rank) and (rank in evidence.stuck or rank in behind)
+    ]
+    return sorted({*(behind if ahead else []), *_not_waiting(evidence, late)})
 
 
 def _not_waiting(evidence: Evidence, ranks: Collection[int]) -> list[int]:

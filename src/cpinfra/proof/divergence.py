@@ -123,15 +123,15 @@ class _Plan:
         due = [call for call, key in zip(calls, keys, strict=True) if key == min(known)]
         if len({call.identity for call in due}) == 1:
             return due[0]
-        lines = self._lines_before(due[0])
-        return min(due, key=lambda call: lines[_line(call)]) if all(_line(c) in lines for c in due) else None
+        order = self._order_before(due[0]) or _order_in_file(due)
+        return min(due, key=lambda call: order[_line(call)]) if all(_line(c) in order for c in due) else None
 
     def is_later(self, call: Call, than: Call) -> bool:
         """Whether a call comes after another by the plan; False where it does not say."""
         first = self.earliest([call, than])
         return first is not None and first.identity == than.identity
 
-    def _lines_before(self, call: Call) -> dict[tuple[str, str], int]:
+    def _order_before(self, call: Call) -> dict[tuple[str, str], int]:
         """The order of calls within a repetition, as an earlier one of the same check shows it."""
         for track in self.tracks.values():
             earlier = [one for one in track.calls if one.check == call.check and one.number < call.number]
@@ -139,6 +139,17 @@ class _Plan:
             if shown:
                 return {_line(one): place for place, one in enumerate(shown)}
         return {}
+
+
+def _order_in_file(calls: Sequence[Call]) -> dict[tuple[str, str], int]:
+    """In a first repetition: the body of a check calls from the top to the bottom of its one file."""
+    sites = {_line(call): call.site.rpartition(":") for call in calls}
+    if len({file for file, _, _ in sites.values()}) > 1 or not all(
+        n.isdecimal() for _, _, n in sites.values()
+    ):
+        return {}
+    numbers = {line: int(number) for line, (_, _, number) in sites.items()}
+    return numbers if len(set(numbers.values())) == len(numbers) else {}
 
 
 def _line(call: Call) -> tuple[str, str]:
