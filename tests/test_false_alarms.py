@@ -32,9 +32,7 @@ def burners(number: int) -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    ("batch", "beside"), enumerate([0, 0, 0, 0, 0, 2, 3, 4, 6, 8]), ids=str
-)
+@pytest.mark.parametrize(("batch", "beside"), enumerate([0, 0, 0, 0, 0, 2, 3, 4, 6, 8]), ids=str)
 def test_clean_runs_raise_no_alarm(tmp_path: Path, batch: int, beside: int) -> None:
     """Thirty whole runs: each is rehearsed, names no hang, and finds nothing, not even a slow rank."""
     alarms = []

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import subgroup
 
 import engine
 import processes
+import subgroup
 from cpinfra.proof import attribution
 from cpinfra.proof import watch
 from cpinfra.proof.contract import Proof

@@ -731,7 +731,8 @@ def test_the_modules_run_from_a_zip_without_anything_installed(tmp_path: Path) -
     archive = tmp_path / "worker.zip"
     with zipfile.ZipFile(archive, "w") as packed:
         packed.writestr("inside/__init__.py", "")
-        packed.write(package / "outcome.py", "inside/outcome.py")
+        for name in ("outcome.py", "cgroup_tree.py"):
+            packed.write(package / name, f"inside/{name}")
         for path in sorted((package / "hardware").glob("*.py")):
             packed.write(path, f"inside/hardware/{path.name}")
     source = (
