@@ -522,6 +522,17 @@ def test_a_rank_that_is_inside_and_does_not_wait_there_is_named(world: int) -> N
     assert judged(*[view(inside=4)] * world, stuck=range(world), stacks=alike).culprits == ()  # type: ignore[union-attr]
 
 
+def test_what_a_rank_raises_once_it_was_asked_for_its_stack_is_no_fault_of_its_own() -> None:
+    """A signal interrupts system calls, which NCCL takes for an error while it connects."""
+    views = [view(inside=4), view(inside=4)]
+    raised = {0: "NCCL Error 2: unhandled system error"}
+    asked = {"stuck": [0, 1], "stacks": {0: IN_TORCH, 1: STACK}, "raised": raised}
+
+    assert judged(*views, **asked) is None  # type: ignore[arg-type]
+    hang = judged(*views, **asked, disturbed=[0])  # type: ignore[arg-type]
+    assert named(hang) == ("stuck-inside-backend", (1,), (0,))
+
+
 def test_in_a_stage_that_all_are_in_the_stacks_tell_who_does_not_wait() -> None:
     """While they join: all but one are in torch."""
     alike = dict.fromkeys(range(3), IN_TORCH)

@@ -66,7 +66,7 @@ def attribute(evidence: Evidence) -> Hang | None:
     unexplained = {
         rank: error.text
         for rank, error in raised.items()
-        if not error.is_explained(by_divergence=divergence is not None)
+        if not error.is_explained(by_divergence=divergence is not None) and rank not in evidence.disturbed
     }
     if blamed or evidence.dead or divergence is not None:
         kind = divergence.kind if divergence is not None else "process-died"

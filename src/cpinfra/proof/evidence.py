@@ -32,6 +32,8 @@ class Evidence:
     """The end of what a rank that died has printed."""
     members: Mapping[str, Collection[int]] = field(default_factory=dict)
     """Sequence of calls -> ranks that must come to all of them; all ranks, where it is not told."""
+    disturbed: Collection[int] = ()
+    """Ranks that raised only after they had been asked for their stacks: the signal may have done that."""
     oom: str = ""
     """What a control group says of the kernel's out-of-memory killer since the ranks were forked."""
 

@@ -88,6 +88,11 @@ class Generation:
             answer for by_rank in self.answers.values() for answer in by_rank.values() if answer["broken"]
         ]
 
+    @property
+    def raised(self) -> frozenset[int]:
+        """Ranks that left a check or a stage by an exception."""
+        return frozenset([*self.troubles, *(int(answer["rank"]) for answer in self.broken_answers())])
+
     def complete(self, check: str) -> bool:
         """Whether every rank has answered for a check, unharmed."""
         answers = self.answers.get(check, {})

@@ -64,6 +64,8 @@ class Watch:
         self._zygote_state = zygote_state
         self._stack_sizes: dict[int, int] = {}
         """What the ranks' files of stacks held before the last ones were asked for, in bytes."""
+        self._raised_before: frozenset[int] = frozenset()
+        """Ranks that had raised when stacks were asked for."""
         self._pulses = Pulses(generation, budgets)
         self._slowness = Slowness(budgets.load)
         self._oom = OomWatch()
@@ -141,6 +143,7 @@ class Watch:
 
     def _ask_stacks(self, now: float) -> None:
         self._stack_sizes = {rank: self._stack_size(rank) for rank in range(self._generation.world)}
+        self._raised_before = self._generation.raised
         self._order("stacks", generation=self._generation.spec.generation)
         self._enter(self._await_stacks, now)
 
@@ -179,6 +182,7 @@ class Watch:
                 stacks={rank: text for rank in range(generation.world) if (text := self._stack(rank))},
                 now_ns=time.monotonic_ns(),
                 still_s=self._pulses.still_s,
+                disturbed=generation.raised - self._raised_before,
                 last_words={rank: self._last_words(rank) for rank in generation.exits},
                 oom=self._oom.said(),
             )
