@@ -425,7 +425,7 @@ def test_a_rank_that_stays_away_is_named_with_the_line_it_is_at() -> None:
     assert named(hang) == ("never-entered", (1,), (0, 2))
     assert hang is not None
     where = "all_reduce of float32[1021x3] on world at collective.py:54, repetition 2"
-    got = "is at control.py:42 in <lambda>, stage running"
+    got = "is at control.py:42 in <lambda>, running checks"
     assert hang.sentence() == f"never-entered: rank 1: {got}, expected {where}; waiting: ranks 0, 2"
     assert hang.check == "collective.all_reduce"
     assert hang.seconds_to_verdict == pytest.approx(9.0)
@@ -437,7 +437,7 @@ def test_two_ranks_that_stay_away_are_both_named() -> None:
 
     assert named(hang) == ("never-entered", (1, 2), (0,))
     assert hang is not None
-    assert hang.culprits[0].got == "is at an unknown place, stage running"
+    assert hang.culprits[0].got == "is at an unknown place, running checks"
     assert {culprit.site for culprit in hang.culprits} == {"collective.py:52"}
 
 
@@ -487,7 +487,7 @@ def test_in_a_ring_who_is_behind_and_held_by_the_kernel_is_named(state: str) -> 
     assert hang is not None
     (culprit,) = hang.culprits
     assert culprit.site == "collective.py:55"
-    assert culprit.got == f"is at control.py:42 in <lambda>, stage running, process state {state}"
+    assert culprit.got == f"is at control.py:42 in <lambda>, running checks, process state {state}"
 
 
 @pytest.mark.parametrize("states", [{2: "D"}, {3: "D", 2: "D"}, {3: "R"}])
@@ -517,7 +517,7 @@ def test_a_rank_that_is_inside_and_does_not_wait_there_is_named(world: int) -> N
     assert hang.stacks["1"] == STACK
     others = ",".join(str(rank) for rank in range(world) if rank != 1)
     head = f"ranks {others}: the same 2 frames" if world > 2 else "rank 0: 2 frames"
-    frames = "distributed_c10d.py:3069 in all_reduce\n  comm.py:180 in _run"
+    frames = "torch/distributed/distributed_c10d.py:3069 in all_reduce\n  comm.py:180 in _run"
     assert hang.stacks[others] == f"{head}\n  {frames}"
     assert judged(*[view(inside=4)] * world, stuck=range(world), stacks=alike).culprits == ()  # type: ignore[union-attr]
 
@@ -619,6 +619,19 @@ def test_beside_a_death_a_rank_that_sleeps_in_code_of_its_own_is_named_too() -> 
         assert named(judged(*views, **stood, **innocent)) == ("process-died", (0,), (1, 3))  # type: ignore[arg-type]
 
 
+def test_ranks_that_are_through_or_have_raised_show_no_stack() -> None:
+    """It would be that of waiting for the end; of one that crashed its last words hold the last one."""
+    views = [view(inside=3), view(inside=3), view(left=3), view(Stage.REPORTED, left=3)]
+    fatal = f"what(): enforce fail\nFatal Python error: Aborted\n\n{STACK}"
+    stood = dict.fromkeys([0, 2, 3], IN_TORCH)
+    hang = judged(*views, exits={1: "SIGABRT"}, raised={2: LOST}, stacks=stood, last_words={1: fatal})
+
+    assert hang is not None
+    assert hang.stacks.keys() == {"0", "1"}
+    assert hang.stacks["1"] == fatal
+    assert hang.culprits[0].got == "ended by SIGABRT; it printed last: 'what(): enforce fail'"
+
+
 def test_an_out_of_memory_kill_is_named_as_such() -> None:
     """Only of a SIGKILL, and what a rank printed last is told."""
     said = "oom_kill 0 -> 1 in /sys/fs/cgroup/memory.events"
@@ -649,7 +662,7 @@ def test_a_rank_that_stands_in_its_own_code_after_the_last_call_is_named() -> No
     assert named(hang) == ("never-entered", (1,), ())
     assert hang is not None
     assert hang.culprits[0].expected == "to run"
-    assert hang.culprits[0].got == "is at control.py:42 in <lambda>, stage running"
+    assert hang.culprits[0].got == "is at control.py:42 in <lambda>, running checks"
 
 
 def test_a_rank_alone_that_stands_still_between_calls_is_named() -> None:
@@ -657,15 +670,17 @@ def test_a_rank_alone_that_stands_still_between_calls_is_named() -> None:
     assert named(judged(view(left=2), stuck=[0])) == ("never-entered", (0,), ())
 
 
-@pytest.mark.parametrize("stage", [Stage.FORKED, Stage.DEVICE])
-def test_ranks_that_never_came_to_join_are_named(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("stage", "doing"), [(Stage.FORKED, "at its start"), (Stage.DEVICE, "setting up its device")]
+)
+def test_ranks_that_never_came_to_join_are_named(stage: Stage, doing: str) -> None:
     """While others wait in init; two are both named."""
     hang = judged(view(Stage.JOINING), view(stage), view(Stage.JOINING), view(stage), stuck=[1, 3])
 
     assert named(hang) == ("never-joined", (1, 3), (0, 2))
     assert hang is not None
     assert hang.check is None
-    assert hang.culprits[0].got == f"is at an unknown place, stage {stage.name.lower()}"
+    assert hang.culprits[0].got == f"is at an unknown place, {doing}"
     assert hang.seconds_to_verdict == pytest.approx(3.0)
 
 
@@ -695,8 +710,15 @@ def test_a_rank_that_stays_in_init_when_others_are_through_is_named() -> None:
     assert named(hang) == ("stuck-in-init", (0,), (1, 2))
 
 
-@pytest.mark.parametrize("stage", [Stage.REPORTED, Stage.LEAVING, Stage.LEFT])
-def test_a_rank_that_does_not_leave_is_named(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("stage", "doing"),
+    [
+        (Stage.REPORTED, "through with its checks"),
+        (Stage.LEAVING, "closing its groups"),
+        (Stage.LEFT, "at its end"),
+    ],
+)
+def test_a_rank_that_does_not_leave_is_named(stage: Stage, doing: str) -> None:
     """Released and still waiting, inside of the teardown, or through it and not ended: of no check."""
     hang = judged(
         view(Stage.LEFT, left=5),
@@ -710,7 +732,7 @@ def test_a_rank_that_does_not_leave_is_named(stage: Stage) -> None:
     assert named(hang) == ("stuck-in-teardown", (1,), ())
     assert hang is not None
     assert hang.check is None
-    assert hang.culprits[0].got == f"is at control.py:42 in <lambda>, stage {stage.name.lower()}"
+    assert hang.culprits[0].got == f"is at control.py:42 in <lambda>, {doing}"
 
 
 def test_who_has_not_begun_to_leave_is_to_blame_for_who_cannot_end_it() -> None:

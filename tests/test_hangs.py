@@ -220,8 +220,9 @@ class CommandLine:
         hang: dict[str, Any] = report["hang"]
         assert (hang["kind"], hang["culprit_ranks"], report["verdict"]) == (KINDS[name], [2], "failed")
         assert hang["remedy"]
-        where = "outside of the checks" if name in OUTSIDE else "in p2p.ring"
-        assert f"Hang: {KINDS[name]} {where}, told after" in out
+        stage = "after the checks" if name == "stall-teardown" else "before the checks"
+        where = stage if name in OUTSIDE else "in p2p.ring"
+        assert f": {KINDS[name]} {where}, told after" in out
         assert f"  rank 2: {KINDS[name]}" in out
         assert f"planted fault {name}:2 acts on rank 2" in out
         run.assert_nothing_left()

@@ -120,7 +120,7 @@ class TestSummary:
     def test_two_culprits_keep_their_own_facts(self) -> None:
         """Kind, operation, site, got and expected of each rank, and who waited."""
         text = shown(answer(hang=hang(1, 3)))
-        start = text.index("Hang: never-entered in p2p.ring, told after 1.25 s")
+        start = text.index("Hang: never-entered, kind1, kind3 in p2p.ring, told after 1.25 s")
 
         assert text[start + 1 : start + 8] == [
             "  rank 1: kind1 in operation1 at site1",
@@ -130,6 +130,32 @@ class TestSummary:
             "      got:      got3",
             "      expected: expected3",
             "  waiting: 4, 5",
+        ]
+
+    def test_what_is_no_hang_is_not_called_one(self) -> None:
+        """A death, ranks that part; where the place is the one that was due, it says so."""
+        titles = {"process-died": "Death", "mismatched-dtype": "Divergence", "process-stopped": "Hang"}
+        for kind, title in titles.items():
+            text = shown(answer(hang=hang(kind=kind)))
+            assert f"{title}: {kind} in p2p.ring, told after 1.25 s" in text
+        due = culprit(1).model_copy(update={"kind": "never-entered"})
+        text = shown(answer(hang=hang(1, culprits=[due])))
+        assert "  rank 1: never-entered, where operation1 at site1 was due" in text
+
+    def test_stacks_are_whole_for_culprits_and_without_their_middle_for_others(self) -> None:
+        """The innermost lines, and those of the check."""
+        frame = '  File "/a/b.py", line {0} in f{0}'
+        whole = "Current thread 0x1 (most recent call first):\n" + "\n".join(map(frame.format, range(20)))
+        others = "\n".join(["ranks 0,2: the same 12 frames", *(f"  c.py:{n} in g" for n in range(12))])
+        text = shown(answer(hang=hang(1, stacks={"1": whole, "0,2": others})))
+
+        start = text.index("  rank 1 stands at")
+        assert text[start + 1 : start + 21] == [f"    b.py:{number} in f{number}" for number in range(20)]
+        assert text[start + 21 : start + 31] == [
+            "  ranks 0,2: the same 12 frames",
+            *[f"    c.py:{number} in g" for number in range(4)],
+            "    ... 4 more",
+            *[f"    c.py:{number} in g" for number in range(8, 12)],
         ]
 
     def test_a_hang_without_a_culprit_or_a_check(self) -> None:

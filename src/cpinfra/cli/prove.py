@@ -61,8 +61,8 @@ The report is written to report.json in the run folder in every case but 2."""
 @click.option(
     "--budget",
     metavar="S",
-    help="Seconds that one operation may take before it counts as hung. Default: 10, and more "
-    "beyond 4 ranks a CPU.",
+    help="Seconds that one operation may take before it counts as hung. Default: 20 times the slowest "
+    "same operation so far, at least 1; at least 3 for a first one, on GPUs 10; more beyond 4 ranks a CPU.",
 )
 @options.run_dir
 @options.report_as_json

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..outcome import MEANINGS
 from ..proof.hang import ranks_text
-from ..proof.stacks import frames
+from ..proof.stacks import of_program
 from ..text import lines
 from ..text import one_line
 
@@ -44,7 +44,22 @@ EXIT_CODES = {
 }
 _LIMIT = 480
 _FINDING_LIMIT = 300
-_FRAMES_OF_OTHERS = 6
+_FRAMES_OF_OTHERS = 4
+"""At each end of their stacks."""
+_TITLES = {
+    "process-died": "Death",
+    "mismatched-operation": "Divergence",
+    "mismatched-shape": "Divergence",
+    "mismatched-dtype": "Divergence",
+}
+"""What is no hang."""
+_OUTSIDE = {
+    "never-joined": "before the checks",
+    "stuck-in-init": "before the checks",
+    "stuck-in-teardown": "after the checks",
+}
+_MISSED = ("never-entered", "mismatched-operation")
+"""Kinds of a rank that is not in the operation that is told."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,10 +145,11 @@ def _finding(finding: FindingFacts) -> Iterator[Line]:
 def _hang(hang: Hang | None) -> Iterator[Line]:
     if hang is None:
         return
-    where = f"in {one_line(hang.check)}" if hang.check else "outside of the checks"
     took = hang.seconds_to_verdict
     told = f"told after {took:.2f} s" if isinstance(took, float | int) else "told"
-    yield styled(("Hang", "bold"), f": {one_line(hang.kind)} {where}, {told}")
+    kinds = ", ".join(dict.fromkeys([hang.kind, *(culprit.kind for culprit in hang.culprits)]))
+    title = (_TITLES.get(hang.kind, "Hang"), "bold")
+    yield styled(title, f": {one_line(kinds)} {_where(hang)}, {told}")
     for culprit in hang.culprits:
         what = one_line(culprit.kind) + _place(culprit)
         yield styled("  ", (f"rank {culprit.rank}", "bold red"), f": {what}")
@@ -149,24 +165,42 @@ def _hang(hang: Hang | None) -> Iterator[Line]:
     yield from _stacks(hang)
 
 
+def _where(hang: Hang) -> str:
+    if hang.check:
+        return f"in {one_line(hang.check)}"
+    return _OUTSIDE.get(hang.kind, "outside of the checks")
+
+
 def _stacks(hang: Hang) -> Iterator[Line]:
-    """Of a culprit every frame; of others the head and the innermost, each distinct stack once."""
+    """Every frame of a culprit; of the others each distinct stack once, without its middle."""
     culprits = {str(rank) for rank in hang.culprit_ranks}
     for ranks, stack in hang.stacks.items():
         text = str(getattr(stack, "unavailable", stack))
         if ranks in culprits:
             yield styled("  ", (f"rank {ranks} stands at", "bold red"))
-            yield from (styled(f"    {one_line(frame)}") for frame in frames(text) or lines(text))
+            found = list(map(str, of_program(text))) or lines(text)
         else:
-            head, *rest = lines(text)[: 1 + _FRAMES_OF_OTHERS]
+            head, *found = lines(text)
             yield styled(f"  {head}")
-            yield from (styled(f"    {frame.strip()}") for frame in rest)
+            found = _without_middle([frame.strip() for frame in found])
+        yield from (styled(f"    {one_line(frame)}") for frame in found)
+
+
+def _without_middle(found: list[str]) -> list[str]:
+    """Where it stands, and the lines of the check from which it came there."""
+    if len(found) <= 2 * _FRAMES_OF_OTHERS:
+        return found
+    left_out = len(found) - 2 * _FRAMES_OF_OTHERS
+    return [*found[:_FRAMES_OF_OTHERS], f"... {left_out} more", *found[-_FRAMES_OF_OTHERS:]]
 
 
 def _place(culprit: Culprit) -> str:
-    """The operation and its line, as far as they were recorded."""
-    known = (("in", culprit.operation), ("at", culprit.site))
-    return "".join(f" {word} {one_line(value)}" for word, value in known if isinstance(value, str))
+    """The operation and its line, as far as they were recorded: where it is, or which was due."""
+    known = (("", culprit.operation), ("at ", culprit.site))
+    text = " ".join(f"{word}{one_line(value)}" for word, value in known if isinstance(value, str))
+    if not text:
+        return ""
+    return f", where {text} was due" if culprit.kind in _MISSED else f" in {text}"
 
 
 def _said(value: Any) -> str:

@@ -40,6 +40,22 @@ _LOST_PEER = re.compile(
 _HELD = ("D", "Z")
 """Process states that no message of a peer ends: in the kernel or a driver, or no longer a process."""
 _ASLEEP = ("S", "D")
+_DOING = {
+    Stage.FORKED: "at its start",
+    Stage.DEVICE: "setting up its device",
+    Stage.JOINING: "joining the others",
+    Stage.AGREEING: "comparing plans",
+    Stage.RUNNING: "running checks",
+    Stage.REPORTED: "through with its checks",
+    Stage.LEAVING: "closing its groups",
+    Stage.LEFT: "at its end",
+}
+_DUE = {
+    "never-joined": "to join the others",
+    "stuck-in-init": "to get through joining the others",
+    "stuck-in-teardown": "to close its groups and end",
+}
+"""What is expected of a rank that is late in a stage."""
 _SURELY_STILL_S = 0.25
 """A rank of ours that sleeps this long outside of any operation is not on its way to one."""
 
@@ -219,7 +235,7 @@ def _behind(evidence: Evidence, kind: str, rank: int) -> Blame:
     """Blame for a rank that is behind: where it is, by the innermost frame of its main thread."""
     place = stacks.place(evidence.stacks.get(rank, ""), depth=1) or "an unknown place"
     state = f", process state {evidence.states[rank]}" if evidence.states.get(rank) in _HELD else ""
-    got = f"is at {place}, stage {evidence.tracks[rank].stage.name.lower()}{state}"
+    got = f"is at {place}, {_DOING[evidence.tracks[rank].stage]}{state}"
     return Blame(rank=rank, kind=kind, got=got)
 
 
@@ -240,11 +256,24 @@ def _hang(
         kind=culprits[0].kind if culprits else kind,
         culprits=tuple(sorted(culprits, key=lambda culprit: culprit.rank)),
         waiting_ranks=tuple(waiting),
-        stacks=stacks.clustered(evidence.stacks, whole=ranks),
+        stacks=stacks.clustered(_stacks(evidence, ranks), whole=ranks),
         seconds_to_verdict=_seconds_since(evidence, ranks or waiting),
         sides=divergence.sides if divergence is not None else (),
         raised=raised or {},
     )
+
+
+def _stacks(evidence: Evidence, culprits: Collection[int]) -> dict[int, str]:
+    """What is worth showing: of ranks that have left by an exception, or are through, nothing is.
+
+    A rank that crashed has left its stack among its last words.
+    """
+    past = {rank for rank, track in evidence.tracks.items() if track.stage is Stage.REPORTED}
+    told = {rank: text for rank, text in evidence.stacks.items() if rank not in past | set(_raised(evidence))}
+    crashed = {
+        rank: text for rank, text in evidence.last_words.items() if rank in culprits and stacks.frames(text)
+    }
+    return {**crashed, **told}
 
 
 def _seconds_since(evidence: Evidence, ranks: Collection[int]) -> float:
@@ -277,7 +306,7 @@ def _culprit(blame: Blame, track: Track, entered: Sequence[Call]) -> Culprit:
         operation=call.operation if call else "",
         group=call.group if call else "",
         site=call.site if call else "",
-        expected=blame.expected or (str(call) if call else "to run"),
+        expected=blame.expected or (str(call) if call else _DUE.get(blame.kind, "to run")),
         got=blame.got,
     )
 

@@ -15,6 +15,8 @@ _TOGETHER_S = 0.05
 _ONE_BATCH_S = 0.001
 """Deaths that were heard of this close together were collected in one go, in any order."""
 _WORDS_SHOWN = 160
+_FATAL = "Fatal Python error"
+"""Where faulthandler's own words begin; what was said before is the reason."""
 
 
 def stopped(evidence: Evidence) -> list[Blame]:
@@ -60,6 +62,6 @@ def _how(evidence: Evidence, rank: int) -> str:
     """How a rank ended; who sent the SIGKILL, if the kernel says so; what the rank printed last."""
     text = evidence.generation.exits[rank].text
     killer = f" of the kernel's out-of-memory killer ({evidence.oom})" if evidence.oom else ""
-    words = evidence.last_words.get(rank, "").strip().splitlines()
-    said = f"; it printed last: {words[-1][:_WORDS_SHOWN]!r}" if words else ""
+    words = evidence.last_words.get(rank, "").partition(_FATAL)[0].strip().splitlines()
+    said = f"; it printed last: {words[-1].strip()[:_WORDS_SHOWN]!r}" if words else ""
     return f"ended by {text}{killer if text == 'SIGKILL' else ''}{said}"

@@ -17,11 +17,13 @@ REMEDIES = {
     "mismatched-dtype": "make every rank pass the same dtype: look for a cast or an autocast that not every "
     "rank takes",
     "process-stopped": "find who stopped it: a debugger, a scheduler (the run has ended it since)",
-    "process-died": "see the rank's log, rank-R.log in the run folder",
-    "never-entered": "see its stack, rank-R.stack in the run folder; every rank must make the same calls in "
-    "order",
-    "stuck-inside-backend": "suspect the transport; rerun NCCL under NCCL_DEBUG=INFO",
-    "never-joined": "see the rank's stack and log for what it does before it joins",
+    "process-died": "see what it printed (its log is in the run folder); where it printed nothing, find who "
+    "sent the signal: dmesg, a scheduler, a person",
+    "never-entered": "see what that rank does instead, by its line and its stack: every rank must make the "
+    "same calls in the same order",
+    "stuck-inside-backend": "see its stack; where it shows the backend, suspect the transport: on GPUs run "
+    "again under NCCL_DEBUG=INFO, over gloo look at GLOO_SOCKET_IFNAME",
+    "never-joined": "see its stack, and its log in the run folder, for what it does before it joins",
     "stuck-in-init": "ranks cannot reach each other: look at GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, and "
     "whether a sandbox blocks sockets or shared memory",
     "stuck-in-teardown": "see the rank's stack; the checks themselves had passed",

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import PurePath
 
 _HEADER = re.compile(r"^(?:Current thread|Thread) .*\(most recent call first\):$", re.MULTILINE)
@@ -14,6 +15,8 @@ _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)
 _TORCH = "torch"
 _DOOR = ("comm.py", "calls.py")
 """Files of the door: where one of them is innermost, the rank is in C code of torch that it has called."""
+_STARTERS = ("check_run.py", "rank.py", "zygote.py")
+"""Files of the worker from which a check's own code is called."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,9 +28,14 @@ class Frame:
     name: str
 
     def __str__(self) -> str:
-        is_package = self.file.name == "__init__.py"  # of which there are many
-        place = f"{self.file.parent.name}/{self.file.name}" if is_package else self.file.name
-        return f"{place}:{self.line} in {self.name}"
+        return f"{self._place}:{self.line} in {self.name}"
+
+    @property
+    def _place(self) -> PurePath | str:
+        """Of a file of torch where in torch; of a package's own file its folder, as there are many such."""
+        if _TORCH in self.file.parts:
+            return PurePath(*self.file.parts[self.file.parts.index(_TORCH) :])
+        return PurePath(*self.file.parts[-2:]) if self.file.name == "__init__.py" else self.file.name
 
 
 def frames(text: str) -> list[Frame]:
@@ -52,6 +60,12 @@ def place(text: str, depth: int = 3) -> str:
     return ", called from ".join(map(str, frames(text)[:depth]))
 
 
+def of_program(text: str) -> list[Frame]:
+    """The frames without those at the outer end in which ranks are started and checks called."""
+    found = frames(text)
+    return list(takewhile(lambda frame: frame.file.name not in _STARTERS, found)) or found
+
+
 def waits_for_peers(text: str) -> bool | None:
     """Whether the main thread is inside of torch, where it waits for others; None where no stack is known.
 
@@ -66,13 +80,13 @@ def waits_for_peers(text: str) -> bool | None:
 def clustered(stacks: Mapping[int, str], *, whole: Collection[int]) -> dict[str, str]:
     """Ranks -> stack: those of `whole` each by itself and in full, of the others each distinct one once.
 
-    Of others that stand at the same lines only the frames of the main thread are told, under a head such as
-    `ranks 0,1,3: the same 6 frames`.
+    Of others only the frames of the main thread are told, as far as they are those of a check, under a head
+    such as `ranks 0,1,3: the same 6 frames`.
     """
     alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for rank, text in sorted(stacks.items()):
         if rank not in whole:
-            alike[tuple(map(str, frames(text)))].append(rank)
+            alike[tuple(map(str, of_program(text)))].append(rank)
     shown = {str(rank): stacks[rank] for rank in sorted(whole) if rank in stacks}
     return {**shown, **{_names(ranks): _told(ranks, found) for found, ranks in alike.items()}}
 

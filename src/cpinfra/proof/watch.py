@@ -25,7 +25,7 @@ _SETTLE_S = 0.3
 _SETTLE_MAX_S = 2.0
 _STACKS_MAX_S = 0.5
 _STACK_MAX_BYTES = 8192
-_WORDS_MAX_BYTES = 2000
+_WORDS_MAX_BYTES = 8192
 _GRACE_S = 0.3
 """Between asking ranks to leave and killing them: a GPU client should leave by itself if it can."""
 _END_MAX_S = 10.0
