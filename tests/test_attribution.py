@@ -26,8 +26,9 @@ from cpinfra.worker.spec import GenerationSpec
 LOST = "[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:40402"
 SECOND_NS = 1_000_000_000
 NOW_NS = 1000 * SECOND_NS
+TORCH = "/venv/lib/site-packages/torch"
 IN_TORCH = """Current thread 0x00007f0000000001 (most recent call first):
-  File "/site/torch/distributed/distributed_c10d.py", line 3069 in all_reduce
+  File "/venv/lib/site-packages/torch/distributed/distributed_c10d.py", line 3069 in all_reduce
   File "/site/_cpinfra_worker/worker/comm.py", line 180 in _run
 """
 STACK = """Thread 0x00007f0000000002 (most recent call first):
@@ -135,6 +136,7 @@ def judged(
 ) -> Hang | None:
     """The judgement over one view a rank; what ranks raised in torch and outside, as texts."""
     made = generation(len(views), exits=exits, released=released, at=at)
+    made.torch_path = TORCH
     made.spec = replace(made.spec, faults=planted)
     for site, texts in (("collective.py:53", raised), ("", raised_outside)):
         for rank, text in (texts or {}).items():
@@ -539,6 +541,36 @@ def test_in_a_stage_that_all_are_in_the_stacks_tell_who_does_not_wait() -> None:
     hang = judged(*[view(Stage.JOINING)] * 3, stuck=range(3), stacks={**alike, 2: STACK})
 
     assert named(hang) == ("stuck-in-init", (2,), (0, 1))
+
+
+def test_ranks_that_compare_plans_are_not_named_for_where_they_stand() -> None:
+    """They wait in code of ours, for the one that torch still holds."""
+    agreeing = STACK.replace("control.py", "rank.py").replace("<lambda>", "_agree")
+    views = [view(Stage.AGREEING), view(Stage.AGREEING), view(Stage.JOINING), view(Stage.AGREEING)]
+    stood = {0: agreeing, 1: agreeing, 2: IN_TORCH, 3: agreeing}
+    hang = judged(*views, stuck=range(4), stacks=stood)
+
+    assert named(hang) == ("stuck-in-init", (2,), (0, 1, 3))
+
+
+def test_a_folder_called_torch_is_not_torch() -> None:
+    """Nor is a file of the user's that is called as our door."""
+    stacks = dict.fromkeys(range(3), IN_TORCH)
+    for file in ("/home/torch/runs/_cpinfra_worker/worker/control.py", "/home/torch/comm.py"):
+        mine = STACK.replace("/site/_cpinfra_worker/worker/control.py", file)
+        hang = judged(*[view(inside=4)] * 3, stuck=range(3), stacks={**stacks, 1: mine})
+        assert named(hang) == ("stuck-inside-backend", (1,), (0, 2))
+
+
+def test_beside_an_exception_a_rank_that_sleeps_is_named_too() -> None:
+    """Both are told: who hangs, and what was raised."""
+    views = [view(left=2), view(inside=3), view(inside=3)]
+    told = {"raised_outside": {0: "planted"}, "stacks": {1: STACK, 2: IN_TORCH}}
+    hang = judged(*views, **told, still_s=dict.fromkeys(range(3), 0.3))  # type: ignore[arg-type]
+
+    assert named(hang) == ("stuck-inside-backend", (1,), (2,))
+    assert hang is not None
+    assert hang.raised == {0: "RuntimeError: planted"}
 
 
 def test_ranks_that_part_are_named_before_all_others_and_with_them() -> None:

@@ -109,6 +109,34 @@ def test_where_the_plan_says_nothing_of_two_lines_nobody_is_named() -> None:
     assert [side.ranks for side in found.sides] == [(0,), (1,)]
 
 
+def test_most_ranks_outweigh_the_line() -> None:
+    """A body may call what stands above it."""
+    up = [replace(call(6), site="dtensor.py:100"), replace(call(7), site="dtensor.py:50")]
+    found = diverged(up, up, up[1:], up)
+
+    assert [rank for rank, _ in named(found)] == [2]
+
+
+def test_the_check_is_that_of_the_call_that_was_due() -> None:
+    """Where a rank leaves out the last call of a check it is in the next one, whichever rank it is."""
+    for order in (
+        [of_plan(0, 5), of_plan(0, 4), of_plan(0, 4)],
+        [of_plan(0, 4), of_plan(0, 4), of_plan(0, 5)],
+    ):
+        found = diverged(*order)
+        assert found is not None
+        assert found.check == "collective.all_reduce"
+
+
+def test_another_number_of_tensors_is_another_call() -> None:
+    """Lists of different lengths."""
+    two = replace(call(2), signature=replace(call(2).signature, count=2))
+    found = diverged([call(2)], [call(2)], [two])
+
+    assert [rank for rank, _ in named(found)] == [2]
+    assert "2 x float32" in str(two)
+
+
 def test_an_earlier_repetition_outweighs_the_line() -> None:
     """What calls from bottom to top in one repetition does so in the next."""
     up = {"distribute_tensor": "dtensor.py:31", "full_tensor": "dtensor.py:20"}

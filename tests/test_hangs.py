@@ -168,13 +168,35 @@ class TestTogether:
         assert named == expected
         assert all(f"{kind}: rank" in proof.hang.sentence() for kind in expected.values())
 
-    @pytest.mark.parametrize("other", ["kill:2", "stop:2", "skip:2"])
+    @pytest.mark.parametrize("other", ["kill:2", "stop:2", "skip:2", "stall-inside:2"])
     def test_an_exception_beside_a_hang_is_told_too(self, bench: engine.Bench, other: str) -> None:
         """The reason has both."""
         proof = bench.prove(ALL_REDUCE, "raise:0", other)
 
         assert told(proof) == (KINDS[other.partition(":")[0]], (2,))
         assert "rank 0 raised InjectedError" in proof.results[ALL_REDUCE].reason
+
+
+class TestAtAnEdge:
+    """The last call of a check, after which the rank is in the next one."""
+
+    @pytest.mark.parametrize("rank", [0, 1])
+    @pytest.mark.parametrize("name", ["skip", "swap-order"])
+    def test_the_check_that_fails_is_the_one_whose_call_was_due(
+        self, name: str, rank: int, tmp_path: Path
+    ) -> None:
+        """Whichever rank it is; the other check passes in a new generation."""
+        only = "collective.all_*"
+        ran = engine.prove(tmp_path, only=only, faults=[f"{name}:{rank}@9"], mesh=(1, 1, 2))
+
+        assert told(ran.proof) == (KINDS[name], (rank,))
+        assert ran.outcomes() == {ALL_REDUCE: "fail", "collective.all_gather": "pass"}
+
+    def test_a_run_folder_below_one_called_torch(self, tmp_path: Path) -> None:
+        """Only torch's own folder says that a rank waits inside of it."""
+        ran = engine.prove(tmp_path / "torch" / "run", only="p2p.ring", faults=["stall-inside:1"])
+
+        assert told(ran.proof) == ("stuck-inside-backend", (1,))
 
 
 class TestPairs:

@@ -78,6 +78,10 @@ MEANINGS = {
 }
 """What each verdict says, in a sentence."""
 
+BY_SKIP = "left out by --skip"
+BY_ONLY = "not named by --only"
+"""Reasons of a check that the user left out."""
+
 BUG_REMEDY = "this is a bug of cpinfra, not of your machine: please report it with the run folder"
 """What to do about an exception of our own code, which is never a verdict on hardware."""
 

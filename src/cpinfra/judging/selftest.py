@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from ..outcome import Finding
 from ..outcome import Severity
 from ..planning.settle import Settled
 from ..proof.detection import Row
+from ..proof.expectations import Told
+from ..proof.faults import NAMES
 from ..proof.run_folder import RunFolder
 from ..proof.selftest import Tested
 from .judge import UNFINISHED
@@ -28,7 +31,7 @@ _NOTHING_PLANTED = Finding(
     what="no fault could be planted, so nothing is known of whether any would be noticed",
     got="no fault that can act on the chosen checks with this mesh",
     expected="at least one",
-    remedy="choose other checks with --only, or another number of ranks",
+    remedy="choose other checks with --only, other faults with --fault, or another number of ranks",
 )
 
 
@@ -53,10 +56,26 @@ def interim(settled: Settled, folder: RunFolder, job: SelfTestJob) -> None:
 
 def conclude(settled: Settled, folder: RunFolder, job: SelfTestJob) -> SelfTestAnswer:
     """Judge, and put the report into the run folder, or where there is room."""
-    more = [_NOTHING_PLANTED] if job.tested.finished and not _planted(job.tested) else []
+    more = _interrupted(job.tested)
+    if job.tested.finished and not _planted(job.tested):
+        more.append(_NOTHING_PLANTED)
     made, path = put(folder.path, lambda unwritable: report_of(settled, job, [*more, *unwritable]))
     blocked = any(finding.severity == Severity.BLOCKING.value for finding in made.findings)
     return SelfTestAnswer(exit_code=_exit_code(job.tested, blocked), report=made, report_path=path)
+
+
+def _interrupted(tested: Tested) -> list[Finding]:
+    if not tested.interrupted:
+        return []
+    finding = Finding(
+        id="interrupted",
+        severity=Severity.BLOCKING,
+        what="the self-test was interrupted",
+        got=tested.interrupted,
+        expected="every fault planted",
+        remedy="run it again",
+    )
+    return [finding]
 
 
 def _planted(tested: Tested) -> list[Row]:
@@ -84,14 +103,14 @@ def report_of(settled: Settled, job: SelfTestJob, more: Sequence[Finding]) -> re
             settled.target.python, software, missing=_NOT_ASKED if software else SILENT
         ),
         runs=[run_made(run, software) for run in ran],
-        selftest=[_detection(row) for row in tested.rows],
-        control=_control(tested),
+        selftest=[_row(row) for row in tested.rows],
+        control=_control(settled, tested),
         findings=[report.finding_from(finding) for finding in findings],
     )
 
 
-def _detection(row: Row) -> report.Detection:
-    return report.Detection(
+def _row(row: Row) -> report.SelfTestRow:
+    return report.SelfTestRow(
         twin=row.twin,
         check=row.check,
         status="n/a" if row.not_applicable else "right" if row.right else "missed",
@@ -102,14 +121,22 @@ def _detection(row: Row) -> report.Detection:
         kind_right=row.kind_right,
         seconds=row.seconds,
         reason=report.plain(row.not_applicable),
-        expected=row.expected,
-        got=report.plain(row.got),
+        expected=_told(row.expected),
+        got=_told(row.got),
     )
 
 
-def _control(tested: Tested) -> report.ControlRow:
-    return report.ControlRow(
-        clean=tested.control is not None and not tested.false_alarms,
+def _told(told: Told | None) -> report.Told | None:
+    return report.Told.model_validate(report.plain(asdict(told))) if told is not None else None
+
+
+def _control(settled: Settled, tested: Tested) -> report.Control:
+    chosen = settled.selection
+    misfits = [omitted.check.id for omitted in chosen.misfits]
+    checks = [one.check.id for one in chosen.omitted if one.check.id not in misfits]
+    return report.Control(
+        clean=tested.control is not None and not tested.control.false_alarms,
         outcomes=tested.control.outcomes if tested.control is not None else {},
         false_alarms=report.plain(tested.false_alarms),
+        left_out=[*checks, *(name for name in NAMES if name not in settled.twins)],
     )

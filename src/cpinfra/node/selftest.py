@@ -56,7 +56,7 @@ class SelfTestJob:
             try:
                 with self._engine as engine:
                     self._meanwhile()
-                    SelfTest(engine, request, misfits, self.tested).run()
+                    SelfTest(engine, request, misfits, self._settled.twins, self.tested).run()
             except Exception as error:  # noqa: BLE001 - an error of ours leaves a report too, and is no miss
                 self._bugs.append(bug(error))
 

@@ -98,6 +98,7 @@ class SelfTestRequest:
     device: str = "auto"
     python: str | None = None
     only: tuple[str, ...] = ()
+    fault: tuple[str, ...] = ()
     run_dir: str | None = None
 
 
@@ -238,6 +239,19 @@ def check_faults(faults: tuple[str, ...], world: int | None) -> None:
     messages = known_faults.mistakes(faults, world)
     if messages:
         raise UsageProblem(messages)
+
+
+def twins(globs: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of the faults that match; all where nothing was said.
+
+    Raises:
+        UsageProblem: a glob matches none; it names those there are.
+    """
+    there = ", ".join(known_faults.NAMES)
+    lost = [glob for glob in globs if not known_faults.matching([glob])]
+    if lost:
+        raise UsageProblem([f"--fault {glob!r}: matches no fault; there are: {there}" for glob in lost])
+    return known_faults.matching(globs)
 
 
 def count(option: str, text: str) -> int:

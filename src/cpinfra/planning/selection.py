@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from ..mesh import Mesh
 from ..mesh import UsageProblem
+from ..outcome import BY_ONLY
+from ..outcome import BY_SKIP
 from ..proof.catalogue import SEED
 from ..proof.catalogue import TIERS
 from ..proof.catalogue import CheckInfo
@@ -102,10 +104,10 @@ def _omitted(
 ) -> Omitted | None:
     if check.id in left_out:
         remedy = "leave out the --skip that matches it"
-        return Omitted(check=check, reason="left out by --skip", remedy=remedy)
+        return Omitted(check=check, reason=BY_SKIP, remedy=remedy)
     if only and check.id not in named:
         remedy = "leave out --only, or name it as well"
-        return Omitted(check=check, reason="not named by --only", remedy=remedy)
+        return Omitted(check=check, reason=BY_ONLY, remedy=remedy)
     return None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 
 from .. import mesh as meshes
 from ..hardware.gpus import Gpu
@@ -87,6 +88,8 @@ class Settled:
     selection: Selection
     """Which checks were asked for, and which of them a proof requires."""
     faults: tuple[str, ...]
+    twins: tuple[str, ...] = ()
+    """Names of the faults that `selftest` plants."""
     wishes: Wishes | None = None
     """None for `prove`."""
     findings: tuple[Finding, ...] = ()
@@ -114,6 +117,7 @@ def settle(
     *,
     ask_gpus: AskGpus | None = None,
     rehearsal: str = placement.PROVE_REHEARSAL,
+    mistakes: asked.Mistakes | None = None,
 ) -> Settled:
     """Read what `prove` is asked for, and only if nothing is wrong with it by itself look at the machine.
 
@@ -122,11 +126,12 @@ def settle(
         environment: of this process.
         ask_gpus: another source than NVML for the GPUs.
         rehearsal: the command that would rehearse instead, for messages.
+        mistakes: what is known to be wrong with it already.
 
     Raises:
         UsageProblem: with every mistake that could be seen.
     """
-    read = _read(request, environment, asked.Mistakes())
+    read = _read(request, environment, mistakes or asked.Mistakes())
     answer = _gpus(environment, ask_gpus) if read.numbers.device != "cpu" else None
     device = placement.decide(read.numbers.device, answer, rehearsal=rehearsal)
     mesh = placement.pick_mesh(read.numbers, device.kind, len(device.gpus))
@@ -173,6 +178,8 @@ def settle_selftest(request: SelfTestRequest, environment: Mapping[str, str]) ->
     Raises:
         UsageProblem: with every mistake that could be seen; a single rank has nobody to blame.
     """
+    mistakes = asked.Mistakes()
+    twins = mistakes.attempt(lambda: asked.twins(request.fault))
     settled = settle(
         ProveRequest(
             ranks=request.ranks,
@@ -184,12 +191,13 @@ def settle_selftest(request: SelfTestRequest, environment: Mapping[str, str]) ->
         ),
         environment,
         rehearsal=placement.SELFTEST_REHEARSAL,
+        mistakes=mistakes,
     )
     for run in settled.runs:
         if run.mesh.world_size < placement.FEWEST_RANKS:
             got = f"got {run.mesh.world_size} on {run.device}; valid: {placement.SELFTEST_REHEARSAL}"
             raise UsageProblem([f"selftest: expected {placement.FEWEST_RANKS} ranks or more, {got}"])
-    return settled
+    return replace(settled, twins=twins or ())
 
 
 def settle_probe(

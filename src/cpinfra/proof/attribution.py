@@ -82,14 +82,18 @@ def attribute(evidence: Evidence) -> Hang | None:
     unexplained = {
         rank: error.text
         for rank, error in raised.items()
-        if not error.is_explained(by_divergence=divergence is not None) and rank not in evidence.disturbed
+        if not error.is_explained(by_divergence=divergence is not None)
+        and not (error.in_torch and rank in evidence.disturbed)
     }
     if blamed or evidence.dead or divergence is not None:
         kind = divergence.kind if divergence is not None else "process-died"
         blamed += _further(blamed, _surely_absent(evidence, raised))
         return _hang(evidence, kind, blamed, divergence=divergence, raised=unexplained)
     stuck = [rank for rank in evidence.stuck if rank in evidence.living and rank not in raised]
-    if not stuck or unexplained:
+    if unexplained:
+        beside = _surely_absent(evidence, raised)
+        return _hang(evidence, beside[0].kind, beside, raised=unexplained) if beside else None
+    if not stuck:
         return None
     kind, behind = _out_of_step(evidence, raised)
     if raised and not behind:
@@ -140,7 +144,7 @@ def _surely_absent(evidence: Evidence, raised: Collection[int]) -> list[Blame]:
         asleep = evidence.states.get(rank) in _ASLEEP and evidence.still_s.get(rank, 0.0) >= _SURELY_STILL_S
         if rank in raised or track.stage is not Stage.RUNNING or not asleep:
             continue
-        if stacks.waits_for_peers(evidence.stacks.get(rank, "")) is False:
+        if _waits(evidence, rank) is False:
             kind = "stuck-inside-backend" if track.open_calls else "never-entered"
             found.append(_behind(evidence, kind, rank))
     return found
@@ -183,9 +187,16 @@ def _latecomers(evidence: Evidence, standing: Mapping[int, Track], earliest: Sta
 
 def _not_waiting(evidence: Evidence, ranks: Collection[int]) -> list[int]:
     """Those that by their stacks do not wait for others, if the others do."""
-    waits = {rank: stacks.waits_for_peers(evidence.stacks.get(rank, "")) for rank in ranks}
+    # Ranks that compare plans wait for the others in code of ours: of them no stack tells.
+    asked = [rank for rank in ranks if evidence.tracks[rank].stage is not Stage.AGREEING]
+    waits = {rank: _waits(evidence, rank) for rank in asked}
     idle = [rank for rank, waiting in waits.items() if waiting is False]
     return idle if len(idle) < len(waits) or len(waits) == 1 else []
+
+
+def _waits(evidence: Evidence, rank: int) -> bool | None:
+    """Whether a rank waits for others by its stack; None where that cannot be told."""
+    return stacks.waits_for_peers(evidence.stacks.get(rank, ""), evidence.generation.torch_path)
 
 
 def _in_operations(evidence: Evidence, standing: Mapping[int, Track]) -> tuple[str, list[Blame]]:
@@ -323,8 +334,7 @@ def _check_of(
 ) -> str | None:
     """The check in which it happened: of the calls that part, else of the newest that any of them entered."""
     if divergence is not None:
-        known = [call.check for call in divergence.entered.values()] or [evidence.generation.diverged]
-        return known[0] or None
+        return divergence.check or evidence.generation.diverged or None
     running = [evidence.tracks[rank] for rank in (*culprits, *waiting)]
     calls = [track.calls[-1] for track in running if track.stage is Stage.RUNNING and track.calls]
     newest = max(calls, key=lambda call: call.entered_ns, default=None)

@@ -18,7 +18,7 @@ IMPORT_MAX_S = 300.0
 FORK_S = 30.0
 KERNELS_S = 60.0
 DEVICE_S = {"cpu": 5.0, "cuda": 60.0}
-JOIN_S = {"cpu": 5.0, "cuda": 30.0}
+JOIN_S = {"cpu": 5.0, "cuda": 60.0}
 LEAVE_S = {"cpu": 5.0, "cuda": 20.0}
 SOON_S = 5.0
 """A stage that another rank is through with does not get less than this, however fast that one was."""

@@ -14,6 +14,7 @@ from ..worker.injection import DATA_TWINS
 from .contract import Proof
 from .expectations import EXPECTED
 from .expectations import Expectation
+from .expectations import Told
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,13 +31,14 @@ class Row:
     culprit_right: bool | None
     """Whether its rank was blamed, and no other; None for a fault that has none."""
     kind_right: bool | None
-    """Whether it was told as what it is; None where it was not planted."""
+    """Whether it was told as what it is; None for a fault in data, of which no kind is told."""
     seconds: float | None
     """From the fault to the word on it; None where there was either not."""
     not_applicable: str
     """Why it cannot act on this check; empty where it was planted."""
-    expected: str
-    got: str
+    expected: Told | None
+    """None where it was not planted."""
+    got: Told | None
 
     @property
     def right(self) -> bool:
@@ -50,8 +52,9 @@ class Row:
         return not self.not_applicable and not self.right
 
     def facts(self) -> dict[str, Any]:
-        """For an event."""
-        return {**asdict(self), "right": self.right}
+        """For an event: what was told in words alone."""
+        told = {name: one.text for name in ("expected", "got") if (one := getattr(self, name)) is not None}
+        return {**asdict(self), **told, "right": self.right}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,8 +109,8 @@ def not_applicable(twin: str, check: str | None, reason: str) -> Row:
         kind_right=None,
         seconds=None,
         not_applicable=reason,
-        expected="",
-        got="",
+        expected=None,
+        got=None,
     )
 
 
@@ -133,19 +136,21 @@ def _row(twin: str, fault: str, proof: Proof, check: str | None, rank: int | Non
         check=check,
         fault=fault,
         fired=(check or "") in proof.fired.get(fault, {}),
-        detected=_is_detected(expected, proof, check),
+        detected=_is_detected(twin, proof, check),
         culprit_right=None if rank is None else _blamed(expected, proof, check) == {rank},
-        kind_right=_is_kind_right(expected, proof, check),
+        kind_right=None if twin in DATA_TWINS else _is_kind_right(expected, proof, check),
         seconds=_seconds(fault, proof, check),
         not_applicable="",
-        expected=expected.text(rank),
+        expected=expected.told(rank, check),
         got=_got(proof, check),
     )
 
 
-def _is_detected(expected: Expectation, proof: Proof, check: str | None) -> bool:
-    """Whether anything was told of it, right or wrong."""
-    if expected.slow:
+def _is_detected(twin: str, proof: Proof, check: str | None) -> bool:
+    """Whether anything was told of it, right or wrong; a fault in data makes nobody hang."""
+    if twin in DATA_TWINS:
+        return not proof.hangs and _outcomes(proof, check) == {Outcome.FAIL}
+    if EXPECTED[twin].slow:
         return bool(proof.slows or proof.hangs)
     return bool(proof.hangs) or Outcome.FAIL in _outcomes(proof, check)
 
@@ -170,10 +175,16 @@ def _blamed(expected: Expectation, proof: Proof, check: str | None) -> set[int]:
     """The ranks that were named."""
     if expected.slow:
         return {slow.rank for slow in proof.slows}
-    if expected.names_rank and check is not None:
-        errors = proof.results[check].evidence.get("errors", ())
-        return {rank for error in errors for rank in error["ranks"]}
+    if expected.names_rank:
+        return _raised(proof, check)
     return {rank for hang in proof.hangs for rank in hang.culprit_ranks}
+
+
+def _raised(proof: Proof, check: str | None) -> set[int]:
+    """The ranks that raised in a check."""
+    result = proof.results.get(check or "")
+    errors = result.evidence.get("errors", ()) if result is not None else ()
+    return {rank for error in errors for rank in error["ranks"]}
 
 
 def _seconds(fault: str, proof: Proof, check: str | None) -> float | None:
@@ -185,8 +196,21 @@ def _seconds(fault: str, proof: Proof, check: str | None) -> float | None:
     return round(max(0.0, told_at - fired_at), 3)
 
 
-def _got(proof: Proof, check: str | None) -> str:
-    """What was told, in words."""
+def _got(proof: Proof, check: str | None) -> Told:
+    """What was told."""
+    kinds = [kind for hang in proof.hangs for kind in hang.kinds] or ["slow" for _ in proof.slows]
+    ranks = {rank for hang in proof.hangs for rank in hang.culprit_ranks}
+    ranks = ranks or {slow.rank for slow in proof.slows} or _raised(proof, check)
+    result = proof.results.get(check or "")
+    return Told(
+        outcome=result.outcome.value if result is not None else None,
+        kind=kinds[0] if kinds else None,
+        ranks=tuple(sorted(ranks)),
+        text=_words(proof, check),
+    )
+
+
+def _words(proof: Proof, check: str | None) -> str:
     told = [hang.sentence() for hang in proof.hangs] or ["no hang"]
     told += [f"rank {slow.rank} slow by {slow.late_s:.2f} s" for slow in proof.slows]
     for name, result in proof.results.items():

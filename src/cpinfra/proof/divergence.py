@@ -32,6 +32,12 @@ class Divergence:
     """What each rank entered at the place where they part; none where that is no longer kept."""
 
     @property
+    def check(self) -> str:
+        """The check whose call was due; empty where no check is known."""
+        due = [blame.call for blame in self.blamed if blame.call is not None]
+        return next((call.check for call in [*due, *self.entered.values()]), "")
+
+    @property
     def sides(self) -> tuple[Side, ...]:
         """Each distinct call, and who entered it."""
         by_identity = _by_identity(self.entered)
@@ -68,7 +74,7 @@ def by_digest(answers: Mapping[int, str]) -> Divergence:
         sides[digest].append(rank)
     most = max(sides.values(), key=len)
     wrong = [rank for rank in answers if rank not in most] if 2 * len(most) > len(answers) else []
-    got, expected = "made other calls than the other ranks; they are no longer kept", "the same calls"
+    got, expected = "made other calls than the other ranks; what is kept does not tell which", "the same"
     kind = "mismatched-operation"
     blamed = tuple(Blame(rank=rank, kind=kind, got=got, expected=expected) for rank in wrong)
     return Divergence(kind=kind, blamed=blamed, entered={})
@@ -123,12 +129,11 @@ class _Plan:
         due = [call for call, key in zip(calls, keys, strict=True) if key == min(known)]
         if len({call.identity for call in due}) == 1:
             return due[0]
-        order = self._order_before(due[0]) or _order_in_file(due)
-        return min(due, key=lambda call: order[_line(call)]) if all(_line(c) in order for c in due) else None
+        return _first_of(due, self._order_before(due[0]))
 
     def is_later(self, call: Call, than: Call) -> bool:
-        """Whether a call comes after another by the plan; False where it does not say."""
-        first = self.earliest([call, than])
+        """Whether a call comes after another by the plan, else by its line; False where neither says."""
+        first = self.earliest([call, than]) or _first_of([call, than], _order_in_file([call, than]))
         return first is not None and first.identity == than.identity
 
     def _order_before(self, call: Call) -> dict[tuple[str, str], int]:
@@ -141,8 +146,15 @@ class _Plan:
         return {}
 
 
+def _first_of(calls: Sequence[Call], order: Mapping[tuple[str, str], int]) -> Call | None:
+    """The first of these calls in an order, if it holds all of them."""
+    if not calls or not all(_line(call) in order for call in calls):
+        return None
+    return min(calls, key=lambda call: order[_line(call)])
+
+
 def _order_in_file(calls: Sequence[Call]) -> dict[tuple[str, str], int]:
-    """In a first repetition: the body of a check calls from the top to the bottom of its one file."""
+    """A guess for a first repetition: a check calls from the top to the bottom of its one file."""
     sites = {_line(call): call.site.rpartition(":") for call in calls}
     if len({file for file, _, _ in sites.values()}) > 1 or not all(
         n.isdecimal() for _, _, n in sites.values()
@@ -160,7 +172,9 @@ def _judged(entered: Mapping[int, Call], contradicting: Mapping[int, Call], plan
     """Who is to blame at the place where ranks part."""
     blamed = [_off_plan(rank, call) for rank, call in contradicting.items()]
     others = {rank: call for rank, call in entered.items() if call.planned is None}
-    expected = plan.earliest(list(others.values())) or _majority(others)
+    calls = list(others.values())
+    # The order of lines is but a guess: most ranks know better.
+    expected = plan.earliest(calls) or _majority(others) or _first_of(calls, _order_in_file(calls))
     for rank, call in others.items():
         if expected is not None and call.identity != expected.identity and rank not in contradicting:
             blamed.append(_out_of_order(rank, call, expected, plan))

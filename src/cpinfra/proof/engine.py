@@ -262,7 +262,7 @@ class Engine:
         )
         self.folder.mark(f"generation {number}")
         self.zygote.order("fork", spec=spec.as_json())
-        return Generation(spec=spec)
+        return Generation(spec=spec, torch_path=str((self.proof.software or {}).get("torch_path", "")))
 
     def hear(self) -> list[Message]:
         """What the zygote and its ranks say within a turn; what is about the zygote itself is taken in.

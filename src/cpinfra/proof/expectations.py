@@ -9,6 +9,20 @@ from ..worker.injection import DATA_TWINS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """What must be told of a fault, or what was."""
+
+    outcome: str | None
+    """Of the check on which it was planted; None outside of any."""
+    kind: str | None
+    """Of the hang, or `slow`; None for neither."""
+    ranks: tuple[int, ...]
+    """Those that are named."""
+    text: str
+    """The same in words, and all that is beyond it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Expectation:
     """What must be said of one twin."""
 
@@ -21,16 +35,26 @@ class Expectation:
     names_rank: bool = False
     """Whether the reason of the check must begin with the twin's rank; a data twin has no rank."""
 
-    def text(self, rank: int | None) -> str:
-        """In words.
+    def told(self, rank: int | None, check: str | None) -> Told:
+        """The same of one planted fault.
 
         Args:
             rank: that of the twin; None for a data twin.
+            check: on which it was planted; None: outside of any.
         """
-        told = f"{self.hang} of rank {rank}" if self.hang else "no hang"
+        return Told(
+            outcome=self.outcome.value if check is not None else None,
+            kind=self.hang or ("slow" if self.slow else None),
+            ranks=() if rank is None else (rank,),
+            text=self._text(rank, check),
+        )
+
+    def _text(self, rank: int | None, check: str | None) -> str:
+        outcome = f"{check or 'every check'} {self.outcome.value}"
+        hang = f"{self.hang} of rank {rank}" if self.hang else "no hang"
         slow = [f"rank {rank} slow"] if self.slow else []
         named = [f"rank {rank} named in the reason"] if self.names_rank else []
-        return ", ".join([f"outcome {self.outcome.value}", told, *slow, *named])
+        return ", ".join([hang, *slow, outcome, *named])
 
 
 def _hang(kind: str, outcome: Outcome = Outcome.FAIL) -> Expectation:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections import Counter
 from collections.abc import Sequence
 
 from ..worker import injection
 
+NAMES = (*injection.DATA_TWINS, *injection.CONTROL_TWINS)
+"""Of all faults, in the order in which a self-test plants them."""
 _ANY_WORLD = 1 << 30
+
+
+def matching(globs: Sequence[str]) -> tuple[str, ...]:
+    """The names that match any of these; all of them where there is none."""
+    if not globs:
+        return NAMES
+    return tuple(name for name in NAMES if any(fnmatch.fnmatchcase(name, glob) for glob in globs))
 
 
 def mistakes(faults: Sequence[str], world: int | None) -> list[str]:

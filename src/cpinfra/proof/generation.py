@@ -23,7 +23,7 @@ class Exit:
 
     text: str
     at: float
-    """CLOCK_MONOTONIC seconds at which the supervisor heard of it."""
+    """CLOCK_MONOTONIC seconds at which the zygote collected it."""
     expected: bool
     """After it had reported and been released, with exit code 0."""
 
@@ -33,6 +33,8 @@ class Generation:
     """One set of ranks forked together."""
 
     spec: GenerationSpec
+    torch_path: str = ""
+    """Folder of the torch that its ranks run."""
     folder: Path | None = None
     pids: tuple[int, ...] = ()
     ledger: Ledger | None = None
@@ -130,7 +132,8 @@ class Generation:
             self.troubles.setdefault(message["rank"], {**message, **told})
         expected = ours or (self.released and message["code"] == 0)
         text = message["signal"] or f"exit code {message['code']}"
-        self.exits[message["rank"]] = Exit(text=text, at=now, expected=expected)
+        at = message.get("at_s", now)  # by the zygote's clock, which is ours: it was not late to see it
+        self.exits[message["rank"]] = Exit(text=text, at=at, expected=expected)
 
     def tracks(self) -> dict[int, Track]:
         """What every rank has recorded in the ledger."""

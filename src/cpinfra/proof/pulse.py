@@ -72,6 +72,8 @@ class Pulses:
         self._budgets = budgets
         self._through_s: dict[Stage, float] = {}
         """Stage -> how long the slowest took of those that have left it."""
+        self.somebody_was_late = False
+        """Whether what an operation took may have been the wait for one rank."""
         self._slowest_s = 0.0
         """The slowest completed of those operations that ranks are in."""
         self._starvation = Starvation()
@@ -98,7 +100,9 @@ class Pulses:
                 self._see(rank, pid, ledger.head(rank), now)
                 self.by_rank[rank].look(self._released, now, share)
         heads = [pulse.head for pulse in self.by_rank.values() if pulse.head.inside]
-        self._slowest_s = max((head.slowest_s or 0.0 for head in heads), default=0.0)
+        known = [head.slowest_s for head in heads if head.slowest_s is not None]
+        # Who comes last waits for nobody: it alone has measured the operation itself.
+        self._slowest_s = (min if self.somebody_was_late else max)(known, default=0.0)
 
     def stuck(self) -> set[int]:
         """Ranks that have stood still past their budget.
@@ -120,7 +124,7 @@ class Pulses:
         """An operation's by what was slowest for any rank that is in one now: they are in it together."""
         head = pulse.head
         if head.inside and head.slowest_s is not None:
-            head = replace(head, slowest_s=max(head.slowest_s, self._slowest_s))
+            head = replace(head, slowest_s=self._slowest_s)
         through_s = self._through_s.get(head.stage)
         return self._budgets.of(head, released=self._released, through_s=through_s)
 

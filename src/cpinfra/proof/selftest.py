@@ -7,6 +7,7 @@ check by itself, since it may end its generation.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,7 +90,12 @@ class SelfTest:
     """One self-test on an engine that has been entered."""
 
     def __init__(
-        self, engine: Engine, request: ProofRequest, misfits: Sequence[Misfit], tested: Tested
+        self,
+        engine: Engine,
+        request: ProofRequest,
+        misfits: Sequence[Misfit],
+        twins: Collection[str],
+        tested: Tested,
     ) -> None:
         """Start nothing yet.
 
@@ -97,11 +103,13 @@ class SelfTest:
             engine: where the ranks come from.
             request: the clean run: all checks that fit the mesh.
             misfits: those that do not.
+            twins: names of the faults that are planted; of no other there is a row.
             tested: takes what is found out, as it is.
         """
         self._engine = engine
         self._request = request
         self._misfits = list(misfits)
+        self._twins = twins
         self._tested = tested
 
     def run(self) -> None:
@@ -115,9 +123,9 @@ class SelfTest:
         self._engine.emit("control", **control.facts())
         able, unable = self._sorted_by_ability(clean)
         for planting in plantings(able, self._request.world, self._engine.budgets.load):
-            if not self._plant(planting):
+            if planting.twin in self._twins and not self._plant(planting):
                 return
-        self._tested.rows += unplanted(able, unable)
+        self._tested.rows += (row for row in unplanted(able, unable) if row.twin in self._twins)
         self._tested.finished = True
 
     def _sorted_by_ability(self, clean: Proof) -> tuple[list[CheckInfo], list[Misfit]]:

@@ -71,7 +71,8 @@ class Slowness:
         """
         running = {rank: pulse for rank, pulse in pulses.items() if pulse.head.stage is Stage.RUNNING}
         for rank in list(self._suspects):
-            self._note_if_come(rank, ledger.view(rank))
+            if _entered(ledger.view(rank, last=1)) >= self._suspects[rank].number:
+                self._note(rank, ledger.view(rank))
         self._suspects = {rank: suspect for rank, suspect in self._suspects.items() if rank in running}
         waiting = [rank for rank, pulse in running.items() if self._has_waited(pulse)]
         if waiting:
@@ -97,12 +98,9 @@ class Slowness:
                 usual_s = running[first].head.slowest_s
                 self._suspects[rank] = _suspected(view, fewest + 1, ahead[first], usual_s)
 
-    def _note_if_come(self, rank: int, view: RankView) -> None:
+    def _note(self, rank: int, view: RankView) -> None:
         """Where the ring has gone round since it came, now is as good a moment as can be had."""
-        suspect = self._suspects[rank]
-        if _entered(view) < suspect.number:
-            return
-        del self._suspects[rank]
+        suspect = self._suspects.pop(rank)
         came = [record for record in view.records if _enters(record, suspect.number)]
         came_ns = came[0].time_ns if came else time.monotonic_ns()
         call = suspect.call

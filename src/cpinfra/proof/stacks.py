@@ -12,7 +12,10 @@ from pathlib import PurePath
 
 _HEADER = re.compile(r"^(?:Current thread|Thread) .*\(most recent call first\):$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)$', re.MULTILINE)
-_TORCH = "torch"
+_END = re.compile(r"(?: in (?:<module>|_run_module_as_main)|^  \.\.\.)\n\Z", re.MULTILINE)
+"""faulthandler prints line by line, the main thread last; of more than 100 frames it leaves the outer out."""
+_PACKAGES = ("site-packages", "dist-packages")
+_WORKER = "_cpinfra_worker"
 _DOOR = ("comm.py", "calls.py")
 """Files of the door: where one of them is innermost, the rank is in C code of torch that it has called."""
 _STARTERS = ("check_run.py", "rank.py", "zygote.py")
@@ -32,10 +35,16 @@ class Frame:
 
     @property
     def _place(self) -> PurePath | str:
-        """Of a file of torch where in torch; of a package's own file its folder, as there are many such."""
-        if _TORCH in self.file.parts:
-            return PurePath(*self.file.parts[self.file.parts.index(_TORCH) :])
+        """Of what is installed where in its package; of any other file its name."""
+        for folder in _PACKAGES:
+            if folder in self.file.parts:
+                return PurePath(*self.file.parts[self.file.parts.index(folder) + 1 :])
         return PurePath(*self.file.parts[-2:]) if self.file.name == "__init__.py" else self.file.name
+
+    @property
+    def is_of_door(self) -> bool:
+        """Whether it is in the door of our worker."""
+        return self.file.name in _DOOR and _WORKER in self.file.parts
 
 
 def frames(text: str) -> list[Frame]:
@@ -55,6 +64,11 @@ def frames(text: str) -> list[Frame]:
     ]
 
 
+def is_whole(text: str) -> bool:
+    """Whether it has been written to its end, which is the main thread's outermost frame."""
+    return _END.search(text) is not None
+
+
 def place(text: str, depth: int = 3) -> str:
     """The innermost frames in one line; empty when the text holds no stack."""
     return ", called from ".join(map(str, frames(text)[:depth]))
@@ -66,15 +80,19 @@ def of_program(text: str) -> list[Frame]:
     return list(takewhile(lambda frame: frame.file.name not in _STARTERS, found)) or found
 
 
-def waits_for_peers(text: str) -> bool | None:
+def waits_for_peers(text: str, torch_path: str) -> bool | None:
     """Whether the main thread is inside of torch, where it waits for others; None where no stack is known.
 
     Inside of torch: a frame of its Python code is on the stack, or the door has called its C code.
+
+    Args:
+        text: a stack.
+        torch_path: the folder of the package.
     """
     found = frames(text)
-    if not found:
+    if not found or not torch_path:
         return None
-    return found[0].file.name in _DOOR or any(_TORCH in frame.file.parts for frame in found)
+    return found[0].is_of_door or any(frame.file.is_relative_to(torch_path) for frame in found)
 
 
 def clustered(stacks: Mapping[int, str], *, whole: Collection[int]) -> dict[str, str]:

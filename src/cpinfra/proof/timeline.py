@@ -23,10 +23,13 @@ class Signature:
 
     dtype: str
     shape: Shape
+    count: int = 1
+    """How many tensors of this kind are passed."""
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape)) or "-"
-        return f"{self.dtype or '-'}[{shape}]"
+        times = f"{self.count} x " if self.count > 1 else ""
+        return f"{times}{self.dtype or '-'}[{shape}]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,4 +133,4 @@ def _call(words: Mapping[str, Any], entered_ns: int, leave: Any) -> Call:
 
 
 def _signature(words: Mapping[str, Any]) -> Signature:
-    return Signature(dtype=str(words["dtype"]), shape=tuple(words["shape"]))
+    return Signature(dtype=str(words["dtype"]), shape=tuple(words["shape"]), count=int(words.get("count", 1)))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..worker.ledger import Phase
 from ..worker.progress import process_state
+from . import stacks
 from .attribution import attribute
 from .deadlines import Budgets
 from .evidence import Evidence
@@ -24,7 +25,7 @@ _SETTLE_S = 0.3
 """After something broke: how long to hear nothing new from the others before judging."""
 _SETTLE_MAX_S = 2.0
 _STACKS_MAX_S = 0.5
-_STACK_MAX_BYTES = 8192
+_STACK_MAX_BYTES = 65536
 _WORDS_MAX_BYTES = 8192
 _GRACE_S = 0.3
 """Between asking ranks to leave and killing them: a GPU client should leave by itself if it can."""
@@ -64,8 +65,8 @@ class Watch:
         self._zygote_state = zygote_state
         self._stack_sizes: dict[int, int] = {}
         """What the ranks' files of stacks held before the last ones were asked for, in bytes."""
-        self._raised_before: frozenset[int] = frozenset()
-        """Ranks that had raised when stacks were asked for."""
+        self._asked_while_whole = False
+        """Whether no rank had raised or died when stacks were asked for."""
         self._pulses = Pulses(generation, budgets)
         self._slowness = Slowness(budgets.load)
         self._oom = OomWatch()
@@ -93,6 +94,7 @@ class Watch:
         self._pulses.look(now)
         if self._generation.ledger is not None:
             self._slowness.look(self._generation.ledger, self._pulses.by_rank)
+            self._pulses.somebody_was_late = bool(self._slowness.slows)
 
     def _enter(self, step: Step, now: float) -> None:
         self._step, self._since = step, now
@@ -138,18 +140,19 @@ class Watch:
         news = self._generation.news
         if news != self._news:
             self._news, self._news_at = news, now
-        if now - self._news_at > _SETTLE_S or now - self._since > _SETTLE_MAX_S:
+        load = self._budgets.load
+        if now - self._news_at > _SETTLE_S * load or now - self._since > _SETTLE_MAX_S * load:
             self._ask_stacks(now)
 
     def _ask_stacks(self, now: float) -> None:
         self._stack_sizes = {rank: self._stack_size(rank) for rank in range(self._generation.world)}
-        self._raised_before = self._generation.raised
+        self._asked_while_whole = not self._generation.broken
         self._order("stacks", generation=self._generation.spec.generation)
         self._enter(self._await_stacks, now)
 
     def _await_stacks(self, now: float) -> None:
-        complete = all(self._stack(rank) for rank in self._answering())
-        if complete or now - self._since > _STACKS_MAX_S:
+        complete = all(stacks.is_whole(self._stack(rank)) for rank in self._answering())
+        if complete or now - self._since > _STACKS_MAX_S * self._budgets.load:
             self._judge(now)
 
     def _living(self) -> list[int]:
@@ -182,7 +185,7 @@ class Watch:
                 stacks={rank: text for rank in range(generation.world) if (text := self._stack(rank))},
                 now_ns=time.monotonic_ns(),
                 still_s=self._pulses.still_s,
-                disturbed=generation.raised - self._raised_before,
+                disturbed=generation.raised if self._asked_while_whole else (),
                 last_words={rank: self._last_words(rank) for rank in generation.exits},
                 oom=self._oom.said(),
             )

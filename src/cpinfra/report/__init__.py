@@ -45,8 +45,9 @@ from .proof import MeshFacts as MeshFacts
 from .proof import Plan as Plan
 from .proof import PlanConfig as PlanConfig
 from .proof import Run as Run
-from .selftest import ControlRow as ControlRow
-from .selftest import Detection as Detection
+from .selftest import Control as Control
+from .selftest import SelfTestRow as SelfTestRow
+from .selftest import Told as Told
 from .stack import Consistency as Consistency
 from .stack import FileIdentity as FileIdentity
 from .stack import GpuKernels as GpuKernels

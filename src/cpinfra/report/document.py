@@ -26,8 +26,8 @@ from .proof import Check
 from .proof import Hang
 from .proof import Plan
 from .proof import Run
-from .selftest import ControlRow
-from .selftest import Detection
+from .selftest import Control
+from .selftest import SelfTestRow
 from .stack import Software
 
 SCHEMA: Literal["cpinfra/1"] = "cpinfra/1"
@@ -66,10 +66,12 @@ class Report(Section):
     hang: Hang | None = Field(
         default=None, description="The first hang, death or divergence of the ledgers; else null."
     )
-    selftest: list[Detection] = Field(
+    selftest: list[SelfTestRow] = Field(
         default_factory=list, description="What became of each planted fault, by `selftest`."
     )
-    control: ControlRow | None = Field(default=None, description="The self-test's run without a fault.")
+    control: Control | None = Field(
+        default=None, description="The self-test's run without a fault, and what was left out of it."
+    )
     recipe: Recipe | Unavailable | None = Field(default=None, description="How the ranks were run.")
     findings: list[FindingFacts] = Field(default_factory=list, description="What was noticed during the run.")
     blocking: list[Blocking] = Field(

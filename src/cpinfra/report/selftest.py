@@ -6,11 +6,25 @@ from typing import Literal
 
 from pydantic import Field
 
+from .base import Rank
 from .base import Seconds
 from .base import Section
 
 
-class Detection(Section):
+class Told(Section):
+    """What must be told of one fault, or what was."""
+
+    outcome: Literal["pass", "fail", "unknown", "skip"] | None = Field(
+        description="Of the check on which it was planted; null: outside of any, so that none is judged by it."
+    )
+    kind: str | None = Field(
+        description="Kind of the hang, of several that of the first; `slow`; null: neither of them."
+    )
+    ranks: list[Rank] = Field(description="Ranks that are named: to blame, slow, or the ones that raised.")
+    text: str = Field(description="The same in words, with reasons.")
+
+
+class SelfTestRow(Section):
     """What became of one twin on one check."""
 
     twin: str = Field(description="Name of the planted fault.")
@@ -22,20 +36,27 @@ class Detection(Section):
     fired: bool = Field(description="Whether it acted.")
     detected: bool = Field(description="Whether anything was told of it.")
     culprit_right: bool | None = Field(
-        description="Whether its rank was blamed and no other; null for a fault without a rank."
+        description="Whether its rank was named and no other; null for a fault in data, which has none, and "
+        "where it was not planted."
     )
-    kind_right: bool | None = Field(description="Whether it was told as what it is; null where not planted.")
+    kind_right: bool | None = Field(
+        description="Whether kind and outcome were told as they must be; null for a fault in data, which has "
+        "no kind, and where it was not planted."
+    )
     seconds: Seconds | None = Field(description="From the fault to the word on it; null where either is not.")
     reason: str = Field(description="Why it cannot act there; empty where it was planted.")
-    expected: str = Field(description="What must be told of it; empty where it was not planted.")
-    got: str = Field(description="What was told; empty where it was not planted.")
+    expected: Told | None = Field(description="What must be told of it; null where it was not planted.")
+    got: Told | None = Field(description="What was told; null where it was not planted.")
 
 
-class ControlRow(Section):
+class Control(Section):
     """The run without a fault, and what was told that no fault does."""
 
     clean: bool = Field(description="Whether it ran to its end without a false alarm.")
     outcomes: dict[str, str] = Field(description="Outcome by check; empty where it did not come to its end.")
     false_alarms: list[str] = Field(
         description="What was told though nothing was planted, or nothing that does it; of every run."
+    )
+    left_out: list[str] = Field(
+        description="Checks and faults that --only and --fault left out; of these there are no rows."
     )

@@ -21,7 +21,6 @@ import signal
 import time
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -78,8 +77,8 @@ class Control:
         self._calls += 1
         put_off = self._put_off
         operations: Sequence[Operation] = [operation]
-        for fault in self._due(operation):
-            operations = [made for each in operations for made in self._act(fault, each)]
+        while operations and (fault := self._due(operations[0])) is not None:
+            operations = self._act(fault, operations[0])
         if put_off is None or not operations:
             return operations
         fault, late = put_off
@@ -87,12 +86,13 @@ class Control:
         self._fired(fault.text, operation.check)
         return [*operations, late]
 
-    def _due(self, operation: Operation) -> Iterator[Injection]:
-        """The twins that act at this call, which wait no longer then."""
-        for fault in list(self._waiting):
+    def _due(self, operation: Operation) -> Injection | None:
+        """The next twin that acts at this call, which waits no longer then."""
+        for fault in self._waiting:
             if fault.at_call <= self._calls and self._can_act(fault, operation):
                 self._waiting.remove(fault)
-                yield fault
+                return fault
+        return None
 
     def _can_act(self, fault: Injection, operation: Operation) -> bool:
         """Whether this fault can act on this call; else it waits for the next."""

@@ -271,7 +271,7 @@ class Zygote:
         for pid, status in processes.reap(list(self._ranks)):
             generation, number = self._ranks.pop(pid)
             where = {"generation": generation, "rank": number, "pid": pid}
-            self.events.send({"event": "exited", **where, **_exit_of(status)})
+            self.events.send({"event": "exited", "at_s": time.monotonic(), **where, **_exit_of(status)})
 
     def _of_generation(self, order: Mapping[str, Any]) -> list[int]:
         ranks = order.get("ranks")
