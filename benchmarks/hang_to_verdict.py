@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -25,21 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cpinfra.proof.expectations import EXPECTED
+from cpinfra.worker.injection import CONTROL_TWINS
+
 CHECKS = ("collective.all_reduce", "p2p.ring", "dtensor.roundtrip")
 RANK = 1
 KINDS: Mapping[str, str | None] = {
-    "skip": "never-entered",
-    "swap-order": "mismatched-operation",
-    "wrong-shape": "mismatched-shape",
-    "wrong-dtype": "mismatched-dtype",
-    "raise": None,
-    "exit": "process-died",
-    "kill": "process-died",
-    "stop": "process-stopped",
-    "stall-inside": "stuck-inside-backend",
-    "never-join": "never-joined",
-    "stall-init": "stuck-in-init",
-    "stall-teardown": "stuck-in-teardown",
+    name: expected.hang for name, expected in EXPECTED.items() if name in CONTROL_TWINS and not expected.slow
 }
 """Fault -> kind of hang that must be named; None: no hang, the check fails."""
 STAGES = ("never-join", "stall-init", "stall-teardown")
@@ -98,8 +91,11 @@ def _timed_lines(argv: Sequence[str], environment: Mapping[str, str]) -> list[tu
     with subprocess.Popen(argv, env=dict(environment), stdout=subprocess.PIPE, text=True) as process:
         if process.stdout is None:
             raise BenchmarkError("no pipe to read from")
+        alarm = threading.Timer(TIMEOUT_S, process.kill)
+        alarm.start()
         lines = [(time.monotonic(), line) for line in process.stdout]
-        status = process.wait(TIMEOUT_S)
+        status = process.wait()
+        alarm.cancel()
     if status != 1:
         shown = "".join(line for _, line in lines)[-2000:]
         raise BenchmarkError(f"{' '.join(argv)} ended with status {status}:\n{shown}")

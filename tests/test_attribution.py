@@ -795,6 +795,42 @@ def test_the_check_is_that_of_the_newest_call() -> None:
     assert hang.check == "p2p.ring"
 
 
+def test_a_rank_that_does_not_come_out_of_a_check_hangs_in_that() -> None:
+    """The others wait in the next, which they have entered; it has answered for none of the two."""
+    tracks = {rank: from_ledger(rank, view(inside=4)) for rank in (1, 2)}
+    for rank, track in tracks.items():
+        *before, last = track.calls
+        tracks[rank] = replace(track, calls=(*before, replace(last, check="p2p.ring")))
+    tracks[0] = from_ledger(0, view(left=3))
+    made = generation(3)
+    made.spec = replace(made.spec, checks=("collective.all_reduce", "p2p.ring"))
+    answer = {"broken": False, "error": None, "calls": {"digest": "a"}}
+    for rank in (1, 2):
+        made.answers.setdefault("collective.all_reduce", {})[rank] = {**answer, "rank": rank}
+    told = Evidence(
+        generation=made,
+        tracks=tracks,
+        states=dict.fromkeys(range(3), "S"),
+        stuck=[1, 2],
+        stacks={},
+        now_ns=NOW_NS,
+    )
+
+    hang = attribute(told)
+    assert named(hang) == ("never-entered", (0,), (1, 2))
+    assert hang is not None
+    assert hang.check == "collective.all_reduce"
+
+
+def test_a_rank_that_stalls_early_in_a_ring_is_named_though_others_are_late_before_it() -> None:
+    """Those further round know how long the exchange takes, and so run out of time sooner."""
+    alike = dict.fromkeys(range(4), IN_TORCH)
+    still = dict.fromkeys(range(4), 1.2)
+    hang = judged(*ring(1, 4, 2), stuck=[3], stacks={**alike, 1: STACK}, still_s=still)
+
+    assert named(hang) == ("stuck-inside-backend", (1,), (0, 2, 3))
+
+
 def test_the_report_has_the_names_of_the_schema() -> None:
     """Everything is JSON, ranks in stacks as text, all culprits with all their fields."""
     hang = judged(view(inside=3), view(left=2), exits={1: "SIGKILL"}, stacks={0: STACK})

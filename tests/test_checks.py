@@ -701,16 +701,19 @@ def test_an_error_of_torch_in_the_door_is_a_failure() -> None:
     assert answer["remedy"]
 
 
-def test_an_error_of_ours_is_unknown_and_a_bug() -> None:
-    """It says nothing about the machine, and its traceback is kept."""
+@pytest.mark.parametrize(
+    ("error", "text"), [(KeyError("ours"), "KeyError {}: 'ours'"), (SystemExit(5), "SystemExit {}: 5")]
+)
+def test_an_error_of_ours_is_unknown_and_a_bug(error: BaseException, text: str) -> None:
+    """It says nothing about the machine, and its traceback is kept; one that would end the rank, too."""
 
     def body(_run: CheckRun, _trial: Trial) -> None:
-        raise KeyError("ours")
+        raise error
 
     answer = answer_of(made(body))
 
     assert (answer["outcome"], answer["broken"], answer["bug"]) == ("unknown", True, True)
-    assert answer["reason"] == "KeyError in the code of own.check: 'ours'"
+    assert answer["reason"] == text.format("in the code of own.check")
     assert "in body" in answer["error"]["traceback"]
     assert answer["remedy"] == ""  # the supervisor's, which is the same for all bugs
 

@@ -172,11 +172,65 @@ def test_a_rank_that_passed_something_else_than_its_trial_says_is_to_blame(world
     assert blame.expected == "all_reduce of float32[1002x3]"
 
 
-def test_a_rank_alone_contradicts_its_plan_too() -> None:
-    """Nobody else has come to that call."""
-    assert named(diverged(of_plan(0, 1), [*of_plan(0, 1), off(call(2), dtype="int32")])) == [
-        (1, "mismatched-dtype")
-    ]
+def test_a_check_that_passes_something_else_on_all_ranks_blames_nobody() -> None:
+    """Its trial says nothing of that call; nor of a rank that is alone there."""
+    helper = off(call(2), shape=(8,))
+    assert diverged([*of_plan(0, 1), helper], [*of_plan(0, 1), helper], of_plan(0, 1)) is None
+    assert diverged(of_plan(0, 1), [*of_plan(0, 1), helper]) is None
+
+    other = off(call(2), shape=(9,))
+    assert named(diverged(*[[helper]] * 3, [other])) == [(3, "mismatched-shape")]
+
+
+@pytest.mark.parametrize(("world", "blamed"), [(2, []), (3, [1]), (4, [1])])
+@pytest.mark.parametrize("place", [0, 2, 10])
+def test_a_rank_that_calls_the_same_again_is_to_blame(world: int, blamed: list[int], place: int) -> None:
+    """Most ranks have gone on, or are through; of two nobody is named."""
+    plan = of_plan(*range(place + 1))
+    others = of_plan(*range(place + 2))
+    found = diverged(others, [*plan, plan[-1]], *[others] * (world - 2))
+
+    assert found is not None
+    assert [rank for rank, _ in named(found)] == blamed
+    assert found.kind == "mismatched-operation"
+
+
+@pytest.mark.parametrize("repetition", [1, 3])
+def test_a_call_that_no_other_rank_ever_makes_is_not_due(repetition: int) -> None:
+    """After the last of a repetition, where the others are in the next; whatever its line."""
+    extra = replace(call(0), operation="all_gather", site="collective.py:9", repetition=repetition)
+    others = of_plan(*range(repetition + 1))
+    found = diverged(others, others, [*others[:-1], extra], others)
+
+    assert [rank for rank, _ in named(found)] == [2]
+
+
+def test_who_is_through_has_entered_no_further_call() -> None:
+    """One that is in a call which the others have not made is to blame, and one that left the last out."""
+    everything = of_plan(*range(5))
+    more = [*everything, everything[-1]]
+    through = {"stage": Stage.REPORTED}
+
+    tracks = {rank: replace(track(rank, everything), **through) for rank in (0, 2)}
+    found = first_divergence({**tracks, 1: track(1, more)}, CHECKS)
+    assert named(found) == [(1, "mismatched-operation")]
+    assert found is not None
+    assert found.blamed[0].expected == "no further call"
+
+    missing = replace(track(1, everything[:-1]), **through)
+    found = first_divergence({0: track(0, everything), 1: missing}, CHECKS)
+    assert named(found) == [(1, "never-entered")]
+
+
+def test_another_operation_of_another_dtype_is_another_operation() -> None:
+    """What it passed says less than what it called."""
+    other = replace(off(call(2), dtype="float64"), operation="all_gather", site="collective.py:99")
+    found = diverged(of_plan(0, 1, 2), of_plan(0, 1, 2), [*of_plan(0, 1), other])
+
+    assert found is not None
+    (blame,) = found.blamed
+    assert (blame.rank, blame.kind) == (2, "mismatched-operation")
+    assert blame.expected == str(call(2))
 
 
 def test_two_faults_at_one_place_are_both_named() -> None:
@@ -193,11 +247,11 @@ def test_two_faults_at_one_place_are_both_named() -> None:
     ]
 
 
-def test_a_second_fault_at_another_place_is_named_too() -> None:
-    """A rank that contradicts its own trial does so wherever the others are."""
-    late = [*of_plan(0, 1, 2), off(call(3), dtype="int32")]
+def test_a_second_fault_at_a_later_place_is_named_too() -> None:
+    """As long as the first left all in step: a wrong dtype of equal size blocks nobody."""
+    cast = [*of_plan(0), off(call(1), dtype="int32"), call(2)]
 
-    assert named(diverged(of_plan(0, 1, 2), of_plan(0, 1, 3), late)) == [
+    assert named(diverged(of_plan(0, 1, 2), of_plan(0, 1, 3), cast)) == [
         (1, "never-entered"),
         (2, "mismatched-dtype"),
     ]

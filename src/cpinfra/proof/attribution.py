@@ -194,6 +194,11 @@ def _not_waiting(evidence: Evidence, ranks: Collection[int]) -> list[int]:
     return idle if len(idle) < len(waits) or len(waits) == 1 else []
 
 
+def _stands(evidence: Evidence, rank: int) -> bool:
+    """Whether a rank stands still, past its budget or surely on its way to that."""
+    return rank in evidence.stuck or evidence.still_s.get(rank, 0.0) >= _SURELY_STILL_S
+
+
 def _waits(evidence: Evidence, rank: int) -> bool | None:
     """Whether a rank waits for others by its stack; None where that cannot be told."""
     return stacks.waits_for_peers(evidence.stacks.get(rank, ""), evidence.generation.torch_path)
@@ -202,7 +207,7 @@ def _waits(evidence: Evidence, rank: int) -> bool | None:
 def _in_operations(evidence: Evidence, standing: Mapping[int, Track]) -> tuple[str, list[Blame]]:
     """Ranks that all others wait for, if these wait at all; else ranks that do not wait where they are."""
     absent = _absent(evidence, standing)
-    inside = [rank for rank, track in standing.items() if track.open_calls and rank in evidence.stuck]
+    inside = [rank for rank, track in standing.items() if track.open_calls and _stands(evidence, rank)]
     stalled = _not_waiting(evidence, inside) or _held(evidence, standing)
     blamed = [_behind(evidence, "never-entered", rank) for rank in absent]
     blamed += [_behind(evidence, "stuck-inside-backend", rank) for rank in stalled]
@@ -335,7 +340,18 @@ def _check_of(
     """The check in which it happened: of the calls that part, else of the newest that any of them entered."""
     if divergence is not None:
         return divergence.check or evidence.generation.diverged or None
-    running = [evidence.tracks[rank] for rank in (*culprits, *waiting)]
-    calls = [track.calls[-1] for track in running if track.stage is Stage.RUNNING and track.calls]
+    running = [rank for rank in culprits if evidence.tracks[rank].stage is Stage.RUNNING]
+    if running and evidence.tracks[running[0]].calls:
+        return _unanswered(evidence, running[0])
+    tracks = [evidence.tracks[rank] for rank in (*culprits, *waiting)]
+    calls = [track.calls[-1] for track in tracks if track.stage is Stage.RUNNING and track.calls]
     newest = max(calls, key=lambda call: call.entered_ns, default=None)
     return newest.check or None if newest else None
+
+
+def _unanswered(evidence: Evidence, rank: int) -> str | None:
+    """The first check that a rank has not answered: the one that it is in, whatever it has last entered."""
+    answers = evidence.generation.answers
+    return next(
+        (check for check in evidence.generation.spec.checks if rank not in answers.get(check, {})), None
+    )

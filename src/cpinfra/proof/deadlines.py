@@ -22,7 +22,7 @@ JOIN_S = {"cpu": 5.0, "cuda": 60.0}
 LEAVE_S = {"cpu": 5.0, "cuda": 20.0}
 SOON_S = 5.0
 """A stage that another rank is through with does not get less than this, however fast that one was."""
-OUTSIDE_S = 10.0
+OUTSIDE_S = 5.0
 OPERATION_LEAST_S = 1.0
 FIRST_LEAST_S = {"cpu": 3.0, "cuda": 10.0}
 """NCCL connects its ranks and loads its kernels in the first operation."""
@@ -33,6 +33,8 @@ TIMES_THE_SLOWEST = 20
 TIMES_FIRST = 3
 PROGRESS_TIMES = 6
 """How many times its budget a rank may stand where it is, as long as it shows signs of life."""
+COMPUTING_TIMES = 3
+"""The same where it runs checks: their own code, between operations, does not compute for long."""
 STOPPED_S = 1.0
 """A rank in state T moves no more by itself; it is called stopped after this long."""
 

@@ -45,9 +45,10 @@ def dead(evidence: Evidence, *, explained: bool) -> list[Blame]:
 
 
 def _first_and_killed(own: Mapping[int, Exit]) -> list[int]:
-    """Those that died first and together, and all SIGKILLs: somebody sent each of them."""
+    """Those that died first and together, and all that were meant: a SIGKILL is sent, an exit called."""
     first = min((gone.at for gone in own.values()), default=0.0)
-    return [rank for rank, gone in own.items() if gone.text == "SIGKILL" or gone.at - first <= _TOGETHER_S]
+    meant = [rank for rank, gone in own.items() if gone.text == "SIGKILL" or gone.text.startswith("exit")]
+    return [rank for rank, gone in own.items() if rank in meant or gone.at - first <= _TOGETHER_S]
 
 
 def _first_alone(ended: Mapping[int, Exit]) -> list[int]:

@@ -2,22 +2,28 @@
 
 A rank that only has not entered a call has not diverged. Of two that entered different ones the plan of the
 check decides who is to blame: whoever passed something else than its trial says, and whoever entered a call
-that comes later. Where nothing of the plan is known, as for a program of the user's, most ranks are right.
-Where that is even, nobody is named, and both sides are shown.
+that comes later. Where the plan does not say, as for a program of the user's, most ranks are right. Where
+that is even, nobody is named, and both sides are shown.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 
+from ..worker.ledger import Stage
 from .evidence import Blame
 from .hang import Side
 from .timeline import Call
+from .timeline import Signature
 from .timeline import Track
+
+_NOTHING = "no further call"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +36,12 @@ class Divergence:
     """None where nothing tells who is right."""
     entered: Mapping[int, Call]
     """What each rank entered at the place where they part; none where that is no longer kept."""
+
+    def beside(self, later: Divergence) -> Divergence:
+        """With those who are to blame at a later place, too."""
+        known = {blame.rank for blame in self.blamed}
+        more = [blame for blame in later.blamed if blame.rank not in known]
+        return replace(self, blamed=(*self.blamed, *more))
 
     @property
     def check(self) -> str:
@@ -49,18 +61,21 @@ class Divergence:
 def first_divergence(tracks: Mapping[int, Track], checks: Sequence[str] = ()) -> Divergence | None:
     """The first place at which two ranks entered different calls, and who is to blame.
 
+    Where they differ in what they passed alone, all go on in step: then whoever parts later is named too.
+
     Args:
         tracks: by rank.
         checks: the plan's checks in their order.
     """
     plan = _Plan(tracks, checks)
-    contradicting = {rank: call for rank, track in tracks.items() for call in _contradictions(track)}
+    found: Divergence | None = None
     for entered in _places(tracks):
         if len(_by_identity(entered)) > 1 and not _is_over(entered):
-            return _judged(entered, contradicting, plan)
-    if contradicting:  # all ranks alike, or nobody else came there
-        return _judged(contradicting, contradicting, plan)
-    return None
+            here = _judged(entered, plan)
+            found = here if found is None else found.beside(here)
+            if not _is_in_step(entered):
+                break
+    return found
 
 
 def by_digest(answers: Mapping[int, str]) -> Divergence:
@@ -80,23 +95,43 @@ def by_digest(answers: Mapping[int, str]) -> Divergence:
     return Divergence(kind=kind, blamed=blamed, entered={})
 
 
-def _contradictions(track: Track) -> list[Call]:
-    """The first call in which a rank passed something else than its own trial says."""
-    return [call for call in track.calls if call.planned is not None][:1]
-
-
 def _places(tracks: Mapping[int, Track]) -> Iterable[dict[int, Call]]:
     """Rank -> call for each place of the program, in the order in which the first rank came to it."""
     places: dict[tuple[str, int], dict[int, Call]] = defaultdict(dict)
     for rank, track in tracks.items():
-        for call in track.calls:
+        for call in [*track.calls, *_end(track)]:
             places[call.place][rank] = call
     return sorted(places.values(), key=lambda entered: min(call.entered_ns for call in entered.values()))
+
+
+def _end(track: Track) -> list[Call]:
+    """That a rank is through with all checks, as a call: whoever is in a further one has parted from it."""
+    if track.stage < Stage.REPORTED or not track.calls or not track.calls[-1].check:
+        return []
+    last = track.calls[-1]
+    return [
+        Call(
+            place=(last.place[0], last.number + 1),
+            check=last.check,
+            repetition=sys.maxsize,
+            site="",
+            operation=_NOTHING,
+            group="",
+            signature=Signature(dtype="", shape=()),
+            entered_ns=track.since_ns,
+            left=True,
+        )
+    ]
 
 
 def _is_over(entered: Mapping[int, Call]) -> bool:
     """Whether all have come out of what no plan forbids: two shapes of one size may be meant so."""
     return all(call.left and not call.check for call in entered.values())
+
+
+def _is_in_step(entered: Mapping[int, Call]) -> bool:
+    """Whether calls differ in nothing but what is passed."""
+    return len({call.identity[:-1] for call in entered.values()}) == 1
 
 
 def _by_identity(entered: Mapping[int, Call]) -> list[list[int]]:
@@ -130,6 +165,31 @@ class _Plan:
         if len({call.identity for call in due}) == 1:
             return due[0]
         return _first_of(due, self._order_before(due[0]))
+
+    def due(self, entered: Mapping[int, Call]) -> Call | None:
+        """Of what ranks entered at one place the call that was due; None where nothing tells.
+
+        Most ranks know better than the order of the plan where one calls again what it has called before, and
+        where it calls what nobody else does.
+        """
+        calls, most = list(entered.values()), _majority(entered)
+        if any(self._is_repeated(rank, call) for rank, call in entered.items()):
+            return most
+        due = self.earliest(calls)
+        if due is None:
+            return most or _first_of(calls, _order_in_file(calls))  # the order of lines is but a guess
+        others = [rank for rank, call in entered.items() if call.identity != due.identity]
+        return due if most is None or self._is_known(due, others) else most
+
+    def _is_repeated(self, rank: int, call: Call) -> bool:
+        """Whether a rank has entered the same call before."""
+        earlier = [one for one in self.tracks[rank].calls if one.number < call.number]
+        return any(one.identity == call.identity for one in earlier)
+
+    def _is_known(self, call: Call, ranks: Iterable[int]) -> bool:
+        """Whether any of these ranks ever enters this line of a check."""
+        calls = (one for rank in ranks for one in self.tracks[rank].calls)
+        return any((one.check, *_line(one)) == (call.check, *_line(call)) for one in calls)
 
     def is_later(self, call: Call, than: Call) -> bool:
         """Whether a call comes after another by the plan, else by its line; False where neither says."""
@@ -168,15 +228,17 @@ def _line(call: Call) -> tuple[str, str]:
     return call.operation, call.site
 
 
-def _judged(entered: Mapping[int, Call], contradicting: Mapping[int, Call], plan: _Plan) -> Divergence:
+def _judged(entered: Mapping[int, Call], plan: _Plan) -> Divergence:
     """Who is to blame at the place where ranks part."""
-    blamed = [_off_plan(rank, call) for rank, call in contradicting.items()]
-    others = {rank: call for rank, call in entered.items() if call.planned is None}
-    calls = list(others.values())
-    # The order of lines is but a guess: most ranks know better.
-    expected = plan.earliest(calls) or _majority(others) or _first_of(calls, _order_in_file(calls))
-    for rank, call in others.items():
-        if expected is not None and call.identity != expected.identity and rank not in contradicting:
+    off_plan = {rank for rank, call in entered.items() if call.planned is not None}
+    if len(off_plan) == len(entered):  # the check itself passes something else there
+        off_plan.clear()
+    expected = plan.due({rank: call for rank, call in entered.items() if rank not in off_plan})
+    blamed = []
+    for rank, call in entered.items():
+        if rank in off_plan and (expected is None or _is_in_step({0: call, 1: expected})):
+            blamed.append(_off_plan(rank, call))
+        elif expected is not None and call.identity != expected.identity:
             blamed.append(_out_of_order(rank, call, expected, plan))
     kind = blamed[0].kind if blamed else _kind(*_two_of(entered))
     return Divergence(kind=kind, blamed=tuple(blamed), entered=entered)
@@ -211,7 +273,7 @@ def _out_of_order(rank: int, call: Call, expected: Call, plan: _Plan) -> Blame:
     """
     left_out = all(one.identity != expected.identity for one in plan.tracks[rank].calls)
     kind = _kind(call, expected)
-    if left_out and plan.is_later(call, expected):
+    if left_out and call.planned is None and plan.is_later(call, expected):
         kind = "never-entered"
     return Blame(rank=rank, kind=kind, got=f"entered {call}", expected=str(expected), call=expected)
 

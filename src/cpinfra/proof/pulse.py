@@ -14,6 +14,7 @@ from ..worker.progress import Starvation
 from ..worker.progress import disk_reads_of
 from ..worker.progress import process_state
 from ..worker.progress import progress_of
+from .deadlines import COMPUTING_TIMES
 from .deadlines import PROGRESS_TIMES
 from .deadlines import STOPPED_S
 from .deadlines import Budgets
@@ -58,7 +59,8 @@ class Pulse:
 
     def is_past(self, budget_s: float) -> bool:
         """Whether it has stood still for too long; one that is stopped needs little patience."""
-        if self.idle.still_s > budget_s or self.still.still_s > PROGRESS_TIMES * budget_s:
+        times = COMPUTING_TIMES if self.head.stage is Stage.RUNNING else PROGRESS_TIMES
+        if self.idle.still_s > budget_s or self.still.still_s > times * budget_s:
             return True
         return self.still.still_s > STOPPED_S and process_state(self.pid) in ("T", "t")
 

@@ -48,6 +48,7 @@ class Call:
     site: str
     operation: str
     group: str
+    """Empty where it stands for the end of all calls."""
     signature: Signature
     planned: Signature | None = None
     """What the plan of the check says of this call, where the rank passed something else."""
@@ -72,6 +73,8 @@ class Call:
         return (*where, self.operation, self.group, self.signature)
 
     def __str__(self) -> str:
+        if not self.group:
+            return self.operation
         where = f" at {self.site}" if self.site else ""
         repetition = f", repetition {self.repetition}" if self.repetition else ""
         return f"{self.operation} of {self.signature} on {self.group}{where}{repetition}"

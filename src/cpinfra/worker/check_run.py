@@ -278,7 +278,7 @@ def run_check(run: CheckRun, on_trial: Callable[[Trial], None]) -> dict[str, obj
                 run.answer(started, "unknown", text, _NO_IMPORT), error, site=error.site, bug=False
             )
         return _broken(run.answer(started, "fail", text, _TORCH_RAISED), error, site=error.site, bug=False)
-    except Exception as error:  # noqa: BLE001 - the one function from an exception to an outcome
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the one function from an exception to an outcome
         text = f"{type(error).__name__} in the code of {run.check.id}: {error}"
         if device.is_at_fault(error):
             return _broken(run.answer(started, "unknown", text, DEVICE_REMEDY), error, site="", bug=False)
@@ -287,7 +287,7 @@ def run_check(run: CheckRun, on_trial: Callable[[Trial], None]) -> dict[str, obj
     return run.judge(started)
 
 
-def _broken(answer: dict[str, object], error: Exception, *, site: str, bug: bool) -> dict[str, object]:
+def _broken(answer: dict[str, object], error: BaseException, *, site: str, bug: bool) -> dict[str, object]:
     """The answer of a rank that left an operation or a body by an exception: its group cannot be used on."""
     cause = error.__cause__ if isinstance(error, DoorError) and error.__cause__ is not None else error
     told = {
