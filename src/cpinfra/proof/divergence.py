@@ -216,12 +216,11 @@ def _first_of(calls: Sequence[Call], order: Mapping[tuple[str, str], int]) -> Ca
 def _order_in_file(calls: Sequence[Call]) -> dict[tuple[str, str], int]:
     """A guess for a first repetition: a check calls from the top to the bottom of its one file."""
     sites = {_line(call): call.site.rpartition(":") for call in calls}
-    if len({file for file, _, _ in sites.values()}) > 1 or not all(
-        n.isdecimal() for _, _, n in sites.values()
-    ):
+    files, numbers = {file for file, _, _ in sites.values()}, [number for _, _, number in sites.values()]
+    if not all(call.check for call in calls) or len(files) != 1 or not all(map(str.isdecimal, numbers)):
         return {}
-    numbers = {line: int(number) for line, (_, _, number) in sites.items()}
-    return numbers if len(set(numbers.values())) == len(numbers) else {}
+    order = {line: int(number) for line, number in zip(sites, numbers, strict=True)}
+    return order if len(set(numbers)) == len(numbers) else {}
 
 
 def _line(call: Call) -> tuple[str, str]:
