@@ -356,6 +356,23 @@ class TestRefusals:
         assert (finding.id, finding.severity) == ("fault-planted", "warning")
         assert finding.got == "kill:3, wrong-chunk"
 
+    @pytest.mark.parametrize(
+        ("faults", "expected"),
+        [
+            (("kill:3", "wrong-chunk"), "checks fail"),
+            (("delay:1:0.2",), "a rank comes late"),
+            (("stall-init:1",), "a rank hangs outside of the checks"),
+            (("delay:1:0.2", "raise:2"), "a rank comes late and checks fail"),
+        ],
+    )
+    def test_what_is_planted_says_what_to_expect(
+        self, bench: Bench, faults: tuple[str, ...], expected: str
+    ) -> None:
+        """A delay makes no check fail."""
+        (finding,) = bench.prove(inject=faults).report.findings
+
+        assert finding.what == f"faults were planted in this run, so it is expected that {expected}"
+
 
 class TestChecks:
     """Which checks run, and what the report says of the others."""

@@ -110,6 +110,16 @@ class TestSurface:
         assert CliRunner().invoke(cli.cli, ["--version"]).output == f"cpinfra {cpinfra.__version__}\n"
 
 
+@pytest.mark.parametrize(("wrong", "meant"), [("shwo", "show"), ("self-test", "selftest"), ("zzz", None)])
+def test_a_wrong_command_is_told_the_one_that_was_meant(wrong: str, meant: str | None) -> None:
+    """Where it resembles one; exit code 2."""
+    result = CliRunner().invoke(cli.cli, [wrong], prog_name="cpinfra")
+
+    told = f" Did you mean {meant!r}?" if meant else ""
+    assert result.exit_code == 2
+    assert f"Error: No such command {wrong!r}.{told}\n" in result.stderr
+
+
 class TestLightness:
     """Help and refusals import nothing heavy."""
 

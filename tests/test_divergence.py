@@ -209,15 +209,13 @@ def test_who_is_through_has_entered_no_further_call() -> None:
     """One that is in a call which the others have not made is to blame, and one that left the last out."""
     everything = of_plan(*range(5))
     more = [*everything, everything[-1]]
-    through = {"stage": Stage.REPORTED}
-
-    tracks = {rank: replace(track(rank, everything), **through) for rank in (0, 2)}
+    tracks = {rank: replace(track(rank, everything), stage=Stage.REPORTED) for rank in (0, 2)}
     found = first_divergence({**tracks, 1: track(1, more)}, CHECKS)
     assert named(found) == [(1, "mismatched-operation")]
     assert found is not None
     assert found.blamed[0].expected == "no further call"
 
-    missing = replace(track(1, everything[:-1]), **through)
+    missing = replace(track(1, everything[:-1]), stage=Stage.REPORTED)
     found = first_divergence({0: track(0, everything), 1: missing}, CHECKS)
     assert named(found) == [(1, "never-entered")]
 

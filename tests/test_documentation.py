@@ -20,6 +20,7 @@ from cpinfra import outcome
 from cpinfra.proof import hang
 from cpinfra.record import docs
 from cpinfra.record.markdown import markdown
+from cpinfra.worker import injection
 from cpinfra.worker import registry
 from cpinfra.worker.check_run import CheckRun
 from cpinfra.worker.check_run import run_check
@@ -61,6 +62,17 @@ def test_page_on_verdicts_lists_the_kinds_of_hang_that_there_are() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \|", page[page.index("## Hang kinds") :], re.MULTILINE)
 
     assert sorted(rows) == sorted([*hang.REMEDIES, "slow"])
+
+
+def test_page_on_faults_lists_those_that_there_are() -> None:
+    """Each as `--inject` spells it, and none that does not exist."""
+    rows = re.findall(r"^\| `([^`]+)` \|", (PROJECT / "docs" / "faults.md").read_text(), re.MULTILINE)
+    control = [
+        text if name in injection.STAGE_TWINS else f"{text}[@CALL]"
+        for name, text in injection.CONTROL_TWINS.items()
+    ]
+
+    assert sorted(rows) == sorted([*injection.DATA_TWINS, *control])
 
 
 def too_long(text: str, most: int = 40) -> list[str]:

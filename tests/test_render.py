@@ -117,6 +117,28 @@ class TestSummary:
         ]
         assert "  b: pass" not in text
 
+    @pytest.mark.parametrize("left_out", [("b",), ("b", "c")])
+    def test_what_the_user_left_out_is_said_once(self, left_out: tuple[str, ...]) -> None:
+        """In a line of its own; one that the mesh has no place for stays in the table."""
+        skipped = [check(name, "skip", reason="not named by --only") for name in left_out]
+        text = shown(answer(checks=[check("a"), *skipped, check("d", "skip")]))
+
+        assert [line.split()[0] for line in text[1:3]] == ["a", "d"]
+        assert text[3] == "  d: skip"
+        assert [line for line in text if "b" in line.split()] == []
+        assert f"Left out: {', '.join(left_out)}, d; nothing is said of what they test" in text
+        alone = shown(answer(checks=[check("a"), skipped[0]]))
+        assert "Left out: b; nothing is said of what it tests" in alone
+
+    def test_what_keeps_a_verdict_from_being_proven(self) -> None:
+        """A check that was skipped on request is required all the same."""
+        skipped = check("b", "skip", reason="left out by --skip")
+        made = answer(verdict=Verdict.NOT_PROVEN, code=ExitCode.NOT_PROVEN, checks=[check("a"), skipped])
+
+        assert any(
+            "what --skip leaves out keeps the verdict from being proven" in line for line in shown(made)
+        )
+
     def test_two_culprits_keep_their_own_facts(self) -> None:
         """Kind, operation, site, got and expected of each rank, and who waited."""
         text = shown(answer(hang=hang(1, 3)))
@@ -249,6 +271,14 @@ class TestEvents:
             (
                 {"t": 1, "event": "hang", "sentence": "rank 1: x; rank 2: y"},
                 "    1.000 s  rank 1: x; rank 2: y",
+            ),
+            (
+                {"t": 1, "event": "fired", "fault": "kill:2@5", "rank": 2},
+                "    1.000 s  planted fault kill:2@5 acts on rank 2",
+            ),
+            (
+                {"t": 1, "event": "fired", "fault": "wrong-chunk", "rank": 2},
+                "    1.000 s  planted fault wrong-chunk first acts on rank 2",
             ),
             ({"t": 1, "event": "new", "a": [1, 2], "b": "\x1b"}, "    1.000 s  new a=1, 2 b=\\x1b"),
             ({"event": "hang", "kind": "k"}, "             hang kind=k"),

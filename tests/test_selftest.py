@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from cpinfra.cli import cli
 from cpinfra.cli import detections
 from cpinfra.judging import selftest as judging
+from cpinfra.mesh import UsageProblem
 from cpinfra.node.selftest import SelfTestJob
 from cpinfra.outcome import CheckResult
 from cpinfra.outcome import ExitCode
@@ -25,17 +27,22 @@ from cpinfra.planning.asked import SelfTestRequest
 from cpinfra.planning.settle import Settled
 from cpinfra.proof import deadlines
 from cpinfra.proof import detection
+from cpinfra.proof import faults
 from cpinfra.proof import run_folder
 from cpinfra.proof import selftest
 from cpinfra.proof.catalogue import CheckInfo
 from cpinfra.proof.catalogue import catalogue
 from cpinfra.proof.contract import Proof
+from cpinfra.proof.contract import ProofRequest
 from cpinfra.proof.detection import Row
+from cpinfra.proof.engine import Engine
 from cpinfra.proof.expectations import EXPECTED
+from cpinfra.proof.expectations import Told
 from cpinfra.proof.hang import REMEDIES
 from cpinfra.proof.hang import Culprit
 from cpinfra.proof.hang import Hang
 from cpinfra.proof.slowness import Slow
+from cpinfra.record.summary import summary
 from cpinfra.worker.injection import CONTROL_TWINS
 from cpinfra.worker.injection import DATA_TWINS
 from cpinfra.worker.injection import STAGE_TWINS
@@ -100,8 +107,9 @@ def test_every_fault_is_one_that_can_be_planted(world: int) -> None:
     """As `--inject` takes it; never on rank 0, which is the one that everything else names first."""
     fits, _ = fitted(world)
     for planting in selftest.plantings(fits, world, 1.0):
-        fault = parse(planting.fault, world)
-        assert (fault.name, fault.rank) == (planting.twin, planting.rank)
+        for text in (planting.fault, *planting.louder):
+            fault = parse(text, world)
+            assert (fault.name, fault.rank) == (planting.twin, planting.rank)
         assert planting.rank != 0
 
 
@@ -207,10 +215,13 @@ class TestRow:
             ([hang("process-died")], False, True),
             ([hang("process-stopped", RANK)], True, False),
             ([hang("process-died", RANK), hang("never-entered", 1)], False, False),
+            ([hang("process-died", RANK), hang("process-died", RANK)], True, False),
+            ([hang("process-died", RANK, check=None)], True, False),
+            ([hang("process-died", RANK, check="a.b")], True, False),
         ],
     )
     def test_a_hang_that_blames_wrong(self, told: list[Hang], culprit_right: bool, kind_right: bool) -> None:
-        """Another rank, one more, none, another kind, one hang more: noticed, and a miss all the same."""
+        """Another rank, one more, none, another kind, one hang more, elsewhere: noticed, and yet a miss."""
         row = row_of("kill", proof("kill", Outcome.FAIL, hangs=told))
 
         assert row.missed
@@ -222,14 +233,49 @@ class TestRow:
 
         assert row.missed
         assert (row.fired, row.detected, row.culprit_right) == (True, False, None)
-        assert row.got == f"no hang, {CHECK} pass"
+        assert row.got == Told(outcome="pass", kind=None, ranks=(), text=f"no hang, {CHECK} pass")
 
     def test_wrong_data(self) -> None:
         """Fails, and nobody is blamed, as every rank is at it."""
         row = row_of("shifted", proof("shifted", Outcome.FAIL))
 
         assert row.right
-        assert (row.culprit_right, row.expected) == (None, "outcome fail, no hang")
+        assert (row.culprit_right, row.kind_right) == (None, None)
+        assert row.expected == Told(outcome="fail", kind=None, ranks=(), text=f"no hang, {CHECK} fail")
+
+    @pytest.mark.parametrize("twin", CONTROL_TWINS)
+    def test_what_is_expected_of_a_rank(self, twin: str) -> None:
+        """Its kind and itself; the outcome where a check is judged, and the same in words."""
+        check = None if twin in STAGE_TWINS else CHECK
+        told = row_of(twin, proof(twin, Outcome.PASS), check).expected
+        kind = {"delay": "slow", "raise": None}.get(twin, EXPECTED[twin].hang)
+
+        assert told is not None
+        assert (told.kind, told.ranks) == (kind, (RANK,))
+        assert told.outcome == (EXPECTED[twin].outcome.value if check else None)
+        assert f"rank {RANK}" in told.text
+        assert ("every check pass" in told.text) == (check is None)
+
+    def test_what_was_told(self) -> None:
+        """Kind, outcome and ranks of a hang, of two, of a late rank, of ranks that raised."""
+        two = [hang("process-died", 3), hang("never-entered", 1)]
+        rows = [
+            row_of("kill", proof("kill", Outcome.FAIL, hangs=two)),
+            row_of("delay", proof("delay", Outcome.PASS, slows=[slow(0)])),
+            row_of("raise", proof("raise", Outcome.FAIL, errors=[{"ranks": [2, 0]}])),
+        ]
+
+        assert [(row.got.outcome, row.got.kind, row.got.ranks) for row in rows if row.got is not None] == [
+            ("fail", "process-died", (1, 3)),
+            ("pass", "slow", (0,)),
+            ("fail", None, (0, 2)),
+        ]
+
+    def test_a_hang_is_no_word_on_wrong_data(self) -> None:
+        """A check that fails by a hang has not seen what arrived."""
+        row = row_of("shifted", proof("shifted", Outcome.FAIL, hangs=[hang("never-entered", 1)]))
+
+        assert (row.missed, row.detected) == (True, False)
 
     def test_could_not_tell_is_no_detection(self) -> None:
         """Unknown is not fail."""
@@ -250,6 +296,8 @@ class TestRow:
         assert row_of("delay", proof("delay", Outcome.PASS, slows=[slow(RANK)])).right
         assert row_of("delay", proof("delay", Outcome.PASS, slows=[slow(0)])).missed
         assert row_of("delay", proof("delay", Outcome.PASS)).missed
+        elsewhere = replace(slow(RANK), check="a.b")
+        assert row_of("delay", proof("delay", Outcome.PASS, slows=[elsewhere])).missed
         hung = row_of("delay", proof("delay", Outcome.FAIL, hangs=[hang("never-entered", RANK)]))
         assert (hung.missed, hung.detected, hung.kind_right) == (True, True, False)
 
@@ -262,6 +310,13 @@ class TestRow:
         assert row_of("raise", proof("raise", Outcome.FAIL, errors=[{"ranks": [0, RANK]}])).missed
         made.hangs.append(hang("never-entered", RANK))
         assert row_of("raise", made).missed
+
+    def test_a_late_rank_beside_the_fault(self) -> None:
+        """Told as slow though nothing was delayed: one word too many."""
+        dead = [hang("process-died", RANK)]
+        row = row_of("kill", proof("kill", Outcome.FAIL, hangs=dead, slows=[slow(0)]))
+
+        assert (row.missed, row.culprit_right, row.kind_right) == (True, True, False)
 
 
 class TestControl:
@@ -294,8 +349,53 @@ class TestControl:
         """A fault in data makes nobody hang; one in conduct may."""
         made = proof("shifted", Outcome.FAIL, hangs=[hang("process-died", 1)])
 
-        assert len(detection.false_alarms("shifted", made)) == 1
-        assert detection.false_alarms("kill", made) == []
+        assert len(detection.false_alarms("shifted", made, [])) == 1
+        assert detection.false_alarms("kill", made, []) == []
+
+    @pytest.mark.parametrize("twin", ["shifted", "kill", "delay"])
+    def test_findings_beside_a_fault(self, twin: str) -> None:
+        """Each is an alarm, but for those about the interpreter and about the fault, which a row tells."""
+        known = replace(self.WARNING, id="torch-untested")
+        of_fault = replace(self.WARNING, id="fault-not-caught")
+        late = replace(self.WARNING, id="slow")
+        made = Proof(findings=[known, of_fault, late, self.WARNING])
+
+        told = [alarm.partition(": ")[2] for alarm in detection.false_alarms(twin, made, [known])]
+        assert told == (["w: y"] if twin == "delay" else ["slow: y", "w: y"])
+
+
+class TestDelay:
+    """A delay that nobody notices is made longer, as beside other programs time counts for less."""
+
+    @pytest.mark.parametrize(
+        ("noticed_at", "planted"), [(0, ["0.7"]), (2, ["0.7", "1.4", "2.8"]), (9, ["0.7", "1.4", "2.8"])]
+    )
+    def test_until_it_is_noticed(
+        self, noticed_at: int, planted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Or until it is a miss; the row is that of the last."""
+        requests: list[ProofRequest] = []
+
+        def prove(_: selftest.SelfTest, request: ProofRequest) -> Proof:
+            requests.append(request)
+            told = [slow(RANK)] if request.faults and len(requests) - 2 == noticed_at else []
+            return proof(request.faults[0] if request.faults else "", Outcome.PASS, slows=told)
+
+        monkeypatch.setattr(selftest.SelfTest, "_prove", prove)
+        ring = next(check for check in catalogue() if check.id == CHECK)
+        clean = ProofRequest(
+            run="main", python="p", dp=1, cp0=2, cp1=2, device="cpu", gpu_uuids=(), checks=(ring,)
+        )
+        tested, folder = selftest.Tested(), run_folder.create(tmp_path, {})
+        engine = Engine(clean, folder, lambda _: None)
+        monkeypatch.setattr(engine, "budgets", replace(engine.budgets, load=1.0))
+        selftest.SelfTest(engine, clean, [], ["delay"], tested).run()
+        folder.close()
+
+        (row,) = tested.rows
+        assert [one.faults[0] for one in requests[1:]] == [f"delay:{RANK}:{text}@6" for text in planted]
+        assert row.fault == f"delay:{RANK}:{planted[-1]}@6"
+        assert row.right == (noticed_at < len(planted))
 
 
 # -------------------------------------------------------------------------- what it all comes to
@@ -315,7 +415,9 @@ def concluded(settled: Settled, tmp_path: Path) -> Any:
     def conclude(rows: Sequence[Row], *, alarms: Sequence[str] = (), **facts: Any) -> judging.SelfTestAnswer:
         folder = run_folder.create(tmp_path, {})
         job = SelfTestJob(settled, folder, lambda _: None, lambda: None)
-        job.tested.control = detection.Control(outcomes={CHECK: "pass"}, seconds=1.0, false_alarms=[])
+        job.tested.control = detection.Control(
+            outcomes={CHECK: "pass"}, seconds=1.0, false_alarms=list(alarms)
+        )
         job.tested.rows, job.tested.false_alarms = list(rows), list(alarms)
         job.tested.finished, job.tested.interrupted = facts.get("finished", True), facts.get("signal", "")
         answer = judging.conclude(settled, folder, job)
@@ -352,17 +454,181 @@ class TestAnswer:
         assert answer.exit_code is code
         assert json.loads(answer.report_path.read_text()) == answer.report.document()
 
-    def test_table(self, concluded: Any) -> None:
-        """Each row on a line; what was missed with got and expected, and each false alarm."""
-        answer = concluded([RIGHT, MISSED, NOT_PLANTED], alarms=["without a fault: it hung"])
-        text = "\n".join(line.text for line in detections.of(answer))
+    def test_interrupted(self, concluded: Any) -> None:
+        """The report says by what."""
+        (finding,) = concluded([RIGHT], finished=False, signal="SIGINT").report.findings
 
-        assert "  swapped-axes  p2p.ring  n/a     it has no axes" in text
-        assert "  shifted       p2p.ring  right   yes    yes       -        yes     1.500" in text
-        assert "expected: outcome fail, no hang" in text
-        assert "without a fault: it hung" in text
-        assert "Self-test: 1 right, 1 missed, 1 false alarm(s); 1 n/a" in text
-        assert "Exit code: 1" in text
+        assert (finding.id, finding.got) == ("interrupted", "SIGINT")
+
+
+def table(answer: judging.SelfTestAnswer) -> list[str]:
+    """What is printed at the end, as plain lines."""
+    return [line.text for line in detections.of(answer)]
+
+
+def dtensor(row: Row) -> Row:
+    """The same row of another check."""
+    return replace(row, check="dtensor.roundtrip")
+
+
+class TestTable:
+    """What is printed at the end."""
+
+    def test_faults_in_data_have_one_line(self, concluded: Any) -> None:
+        """For all their checks, with the longest time, and no rank; those in conduct have one each."""
+        slower = replace(dtensor(RIGHT), seconds=2.25)
+        killed = row_of("kill", proof("kill", Outcome.FAIL, hangs=[hang("process-died", RANK)]))
+        answer = concluded([RIGHT, slower, killed, dtensor(killed)])
+
+        assert table(answer)[:6] == [
+            "Faults",
+            "  fault    check              result  acted  noticed  right rank  right kind  seconds",
+            "  shifted  2 of 2 checks      right   yes    yes      -           -             2.250",
+            "  kill     p2p.ring           right   yes    yes      yes         yes           1.500",
+            "  kill     dtensor.roundtrip  right   yes    yes      yes         yes           1.500",
+            "  -: a fault in what is delivered is no rank's, and no kind of hang is told of it",
+        ]
+        assert len(answer.report.selftest) == 4
+
+    def test_what_is_not_right_stands_by_itself_and_last(self, concluded: Any) -> None:
+        """With got and expected: two of them keep their own."""
+        hung = row_of("kill", proof("kill", Outcome.FAIL, hangs=[hang("process-died", 1)]))
+        never = replace(hung, fault="stop", twin="stop", fired=False)
+        text = table(concluded([hung, MISSED, never, dtensor(RIGHT)]))
+
+        assert [line.split()[:3] for line in text[2:12] if not line.startswith("     ")] == [
+            ["shifted", "1", "of"],
+            ["kill", "p2p.ring", "missed"],
+            ["shifted", "p2p.ring", "missed"],
+            ["stop", "p2p.ring", "missed"],
+        ]
+        assert "  shifted  1 of 2 checks  right" in text[2]
+        assert "yes      NO          yes" in text[3]
+        assert text[4].startswith("      got:      process-died")
+        assert text[5] == f"      expected: process-died of rank {RANK}, {CHECK} fail"
+        assert text[7:9] == [
+            f"      got:      no hang, {CHECK} pass",
+            f"      expected: no hang, {CHECK} fail",
+        ]
+        assert text[10].startswith("      got:      it did not act; process-died")
+
+    def test_what_was_not_planted(self, concluded: Any) -> None:
+        """Each reason once, with its fault and all its checks, within 100 columns."""
+        why = "It delivers no square grid of tiles, and so nothing in it could be swapped."
+        axes = [
+            detection.not_applicable("swapped-axes", name, why) for name in (CHECK, "dtensor.roundtrip_1d")
+        ]
+        why = "It delivers one tensor."
+        slots = [detection.not_applicable(twin, CHECK, why) for twin in ("swapped-slots", "wrong-chunk")]
+        text = table(concluded([RIGHT, *axes, *slots]))
+
+        assert text[:4] == [
+            "Not planted (n/a)",
+            "  swapped-axes on p2p.ring, dtensor.roundtrip_1d: it delivers no square grid of tiles, and so",
+            "      nothing in it could be swapped",
+            "  swapped-slots, wrong-chunk on p2p.ring: it delivers one tensor",
+        ]
+        assert max(map(len, text[:4])) <= 100
+
+    def test_the_end(self, concluded: Any) -> None:
+        """Counts, false alarms, what was left out, the exit code."""
+        text = table(concluded([RIGHT, MISSED, NOT_PLANTED], alarms=["without a fault: it hung"]))
+
+        assert "      got:      without a fault: it hung" in text
+        assert "Self-test: 1 right, 1 missed, 1 n/a, 1 false alarm; without a fault: not clean" in text
+        (left_out,) = (line for line in text if line.startswith("Left out: "))
+        assert left_out.startswith("Left out: collective.all_reduce, ")
+        assert "p2p.ring" not in left_out
+        assert "Exit code: 1 (a miss or a false alarm)" in text
+
+    def test_of_no_run(self, settled: Settled, tmp_path: Path) -> None:
+        """It did not run, and why; not that nothing was missed."""
+        folder = run_folder.create(tmp_path, {})
+        job = SelfTestJob(settled, folder, lambda _: None, lambda: None)
+        job.tested.interrupted = "SIGTERM"
+        answer = judging.conclude(settled, folder, job)
+        folder.close()
+
+        assert "Self-test: did not run: the self-test was interrupted" in table(answer)
+        assert summary(answer.report).startswith("Self-test: did not run: the self-test was interrupted\n")
+
+
+class TestShown:
+    """`cpinfra show` of its report."""
+
+    def test_says_what_it_came_to(self, concluded: Any) -> None:
+        """Counts and what was left out; neither verdict nor machine nor checks, of which it says nothing."""
+        text = summary(concluded([RIGHT, NOT_PLANTED]).report)
+
+        assert text.startswith(
+            "Self-test: 1 right, 0 missed, 1 n/a, 0 false alarms; without a fault: clean\n"
+        )
+        assert "Left out: collective.all_reduce" in text
+        assert [word for word in ("Verdict", "Machine", "0 of 0", "Not right") if word in text] == []
+
+    def test_names_what_is_not_right(self, concluded: Any) -> None:
+        """Two rows and an alarm, each with its own words."""
+        hung = row_of("kill", proof("kill", Outcome.FAIL, hangs=[hang("process-died", 1)]))
+        never = row_of("never-join", proof("never-join", Outcome.PASS, where="other"), None)
+        text = " ".join(summary(concluded([hung, never], alarms=["it hung"]).report).split())
+
+        assert f"- kill on {CHECK}: got process-died" in text
+        assert f"expected process-died of rank {RANK}, {CHECK} fail" in text
+        assert f"- never-join outside of checks: got it did not act; no hang, {CHECK} pass" in text
+        assert f"expected never-joined of rank {RANK}, every check pass" in text
+        assert "- false alarm: it hung" in text
+
+    def test_is_what_show_prints(self, concluded: Any) -> None:
+        """Exit code 0, also for a miss: it was shown."""
+        answer = concluded([RIGHT, MISSED])
+        ran = CliRunner().invoke(cli, ["show", str(answer.report_path)], prog_name="cpinfra")
+
+        assert (ran.exit_code, ran.stdout) == (0, summary(answer.report))
+        assert (
+            "  - shifted on p2p.ring: got no hang, p2p.ring pass; expected no hang, p2p.ring fail"
+            in ran.stdout
+        )
+
+    def test_check_refuses_it(self, concluded: Any) -> None:
+        """It is no report of a build: exit code 3, and the way to one."""
+        path = concluded([RIGHT]).report_path
+        ran = CliRunner().invoke(cli, ["check", str(path)], prog_name="cpinfra")
+
+        assert (ran.exit_code, ran.stdout) == (3, "")
+        assert "got the report of a self-test; expected the report of a build" in ran.stderr
+        assert "docs/cp_infra.json" in ran.stderr
+
+
+class TestChosenFaults:
+    """`--fault`."""
+
+    def settled(self, *globs: str) -> Settled:
+        """Two ranks on the CPU, all checks."""
+        request = SelfTestRequest(ranks="2", device="cpu", python=sys.executable, fault=globs)
+        return settle.settle_selftest(request, {})
+
+    def test_by_name(self) -> None:
+        """In the order in which they are planted; all of them where none is named."""
+        assert self.settled("stall-*", "kill", "bit-flip").twins == (
+            "bit-flip",
+            "kill",
+            "stall-init",
+            "stall-inside",
+            "stall-teardown",
+        )
+        assert self.settled().twins == (*DATA_TWINS, *CONTROL_TWINS)
+
+    def test_rejects_what_matches_none(self) -> None:
+        """With all other mistakes, and with the names there are."""
+        with pytest.raises(UsageProblem) as raised:
+            self.settled("kill", "nothing", "kill:2")
+        assert raised.value.messages == tuple(
+            f"--fault {glob!r}: matches no fault; there are: {', '.join(faults.NAMES)}"
+            for glob in ("nothing", "kill:2")
+        )
+        ran = selftested("--fault", "nothing", "--ranks", "x")
+        assert ran.exit_code == 2
+        assert "2 mistakes" in ran.stderr
 
 
 def selftested(*arguments: str) -> Any:
@@ -409,8 +675,33 @@ def test_two_ranks_and_one_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     rows = {(row["twin"], row["status"]) for row in made["selftest"]}
 
     assert [row for row in made["selftest"] if row["status"] == "missed"] == []
-    assert made["control"] == {"clean": True, "outcomes": {CHECK: "pass"}, "false_alarms": []}
+    others = [check.id for check in catalogue() if check.id != CHECK]
+    assert made["control"] == {
+        "clean": True,
+        "outcomes": {CHECK: "pass"},
+        "false_alarms": [],
+        "left_out": others,
+    }
     assert ran.exit_code == 0
     assert {twin for twin, status in rows if status == "right"} == {*EXPECTED} - {"swapped-axes"}
     assert set(made) == {"schema", "tool", "created", "software", "runs", "selftest", "control", "findings"}
     assert f"kill:1 in {CHECK}: right" in ran.stderr
+
+
+def test_one_fault_on_one_check(tmp_path: Path) -> None:
+    """Nothing else is planted, of nothing else is there a row, and the report says what was left out."""
+    arguments = ("--ranks", "2", "--device", "cpu", "--only", CHECK, "--python", sys.executable)
+    ran = selftested(*arguments, "--fault", "kill", "--run-dir", str(tmp_path))
+    made = json.loads((tmp_path / "report.json").read_text())
+
+    assert ran.exit_code == 0
+    assert [(row["twin"], row["check"], row["status"]) for row in made["selftest"]] == [
+        ("kill", CHECK, "right")
+    ]
+    assert made["selftest"][0]["expected"]["ranks"] == made["selftest"][0]["got"]["ranks"] == [1]
+    assert set(made["control"]["left_out"]) == {
+        *(name for name in EXPECTED if name != "kill"),
+        *(check.id for check in catalogue() if check.id != CHECK),
+    }
+    assert "kill:1  p2p.ring  right" in ran.stdout
+    assert "Left out: collective.all_reduce, " in ran.stdout

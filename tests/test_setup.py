@@ -197,6 +197,25 @@ def test_demo_refuses_an_interpreter_before_it_installs(
     )
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_demo_says_what_to_call_next(bare_path: Path, tmp_path: Path, given: bool) -> None:
+    """With the interpreter that was named, quoted for a shell, and ends as the proof did."""
+    copy = tmp_path / "demo"
+    for name, text in (("tools/setup.sh", "exit 0"), (".venv/bin/cpinfra", 'echo "proved $*"; exit 3')):
+        (copy / name).parent.mkdir(parents=True)
+        (copy / name).write_text(f"#!/bin/sh\n{text}\n")
+        (copy / name).chmod(0o755)
+    shutil.copy(DEMO, copy / "tools" / "demo.sh")
+    python = pretend(bare_path, "your python") if given else ""
+
+    ended = run(copy / "tools" / "demo.sh", path=bare_path, python=python)
+
+    said = f" --python '{python}'" if given else ""
+    assert ended.returncode == 3, ended.stderr
+    assert f"  .venv/bin/cpinfra selftest --device cpu{said}    # " in ended.stdout
+    assert f"  .venv/bin/cpinfra prove --device cpu --inject kill:2{said}    # " in ended.stdout
+
+
 @pytest.mark.parametrize("script", [SETUP, DEMO, PROJECT / ".ci" / "run"])
 def test_scripts_can_be_executed(script: Path) -> None:
     """They are called by name, also from a fresh clone."""

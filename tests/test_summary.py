@@ -73,11 +73,45 @@ class TestSummary:
 
     def test_of_an_empty_report(self) -> None:
         """What it does not hold is not invented."""
-        assert summary(reports.stamped()).splitlines() == [
-            "Verdict: none",
-            "  no verdict was made",
-            "Machine: this report does not tell",
-        ]
+        assert summary(reports.stamped()) == "This report holds nothing that is shown here.\n"
+
+    def test_of_parts(self) -> None:
+        """Of a plan the plan, of an inventory the machine: no verdict that was not asked for."""
+        plan = summary(reports.stamped(plan=reports.plan(8)))
+        machine = summary(reports.stamped(host=reports.host(), hardware=reports.missing("why")))
+
+        assert plan == "Free GPUs: 8; mesh that they can test: 8 ranks, dp 2, cp 2x2\n"
+        assert machine.startswith("Machine: node-1, ")
+        assert len(machine.splitlines()) == 1
+
+    def test_of_a_plan_without_a_number_of_gpus(self) -> None:
+        """It is not said that none fits."""
+        plan = reports.plan(0).model_copy(update={"gpus_free": reports.missing("the driver hung")})
+
+        assert summary(reports.stamped(plan=plan)) == "Free GPUs: unavailable (the driver hung)\n"
+
+    def test_of_a_proof_alone(self) -> None:
+        """It has no document to look into; what the user left out is no check that did not pass."""
+        checks = [reports.check("p2p.ring"), reports.check("a.b", "skip", reason="not named by --only")]
+        proven = reports.of("proven")
+        made = reports.stamped(
+            verdict="proven", runs=[reports.run()], checks=checks, recipe=proven.recipe, blocking=[]
+        )
+        text = summary(made)
+
+        assert "how: under recipe in its JSON" in text
+        assert "under Launch in cp_infra.md" in summary(proven)
+        assert "1 of 1 checks passed" in text
+        assert "Left out: a.b; nothing is said of what it tests\n" in text
+        assert "Not passed" not in text
+
+    def test_blocking_findings_of_a_part(self) -> None:
+        """Where no section lists what blocks, the findings do."""
+        finding = report.FindingFacts(
+            id="f", severity="blocking", what="w", got="g", expected="e", remedy="r", command="c"
+        )
+
+        assert "  - f: w: got g; r: c" in summary(reports.stamped(findings=[finding]))
 
     @given(TEXTS.map(lambda text: text * 20), st.sampled_from(reports.KINDS), st.integers(1, 30))
     @settings(max_examples=40, deadline=None)

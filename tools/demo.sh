@@ -9,9 +9,23 @@ refuse() {
     exit 2
 }
 
+# Proves, says what to call next, and ends as the proof did.
 rehearse() {
     echo "\$ .venv/bin/cpinfra build 4 --rehearse${*:+ $*}"
-    exec .venv/bin/cpinfra build 4 --rehearse "$@"
+    code=0
+    .venv/bin/cpinfra build 4 --rehearse "$@" || code=$?
+    next=
+    for argument; do
+        case $argument in
+            *[!A-Za-z0-9_./-]*) argument="'$(printf '%s' "$argument" | sed "s/'/'\\\\''/g")'" ;;
+        esac
+        next="$next $argument"
+    done
+    echo 'Next:'
+    echo "  .venv/bin/cpinfra prove --device cpu --inject kill:2$next    # a dead rank, named"
+    echo "  .venv/bin/cpinfra selftest --device cpu$next    # every fault, in about a minute"
+    echo "  .venv/bin/cpinfra show; .venv/bin/cpinfra check    # the report again, and whether it is still true"
+    exit "$code"
 }
 
 if [ -z "${PYTHON:-}" ]; then

@@ -16,6 +16,7 @@ from .outcome import Finding
 from .outcome import Severity
 from .planning.settle import NVML_TIMEOUT_S
 from .record import docs
+from .record import errors
 from .report import FileIdentity
 from .report import Report
 from .report import Unavailable
@@ -36,9 +37,13 @@ def recheck(path: Path) -> tuple[Report, ExitCode]:
         where nothing has and something could not be told.
 
     Raises:
-        errors.RecordError: there is no report there that could be read.
+        errors.RecordError: there is no report there that could be read, or it is that of a self-test.
     """
     old = docs.read(path)
+    if old.control is not None:
+        remedy = "name that of a build, docs/cp_infra.json, or make one with cpinfra build"
+        expected = "the report of a build, which says what machine and files it rests on"
+        raise errors.OfSelfTest(path, got="the report of a self-test", expected=expected, remedy=remedy)
     found = [*_boot(old), *_gpus(old), *_files(old)]
     made = Report.made(
         verdict=old.verdict, scope=old.scope, findings=[finding_from(finding) for finding in found]

@@ -61,10 +61,35 @@ class LazyGroup(click.Group):
             raise TypeError(f"cpinfra.cli.{COMMANDS[cmd_name].module}.{cmd_name} is no command")
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it.
+
+        Raises:
+            click.UsageError: there is no such command; it names the one that may have been meant.
+        """
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchOption:
+            raise
+        except click.UsageError as problem:
+            meant = _resembling(args[0])
+            if meant is None:
+                raise
+            raise click.UsageError(f"{problem.message} Did you mean {meant!r}?", ctx) from problem
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """The list in the help, without importing any of them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, lazy.short_help) for name, lazy in COMMANDS.items()])
+
+
+def _resembling(name: str) -> str | None:
+    """The command that a wrong name is nearest to; None where it is near to none."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, COMMANDS, n=1)), None)
 
 
 EPILOG = """\b

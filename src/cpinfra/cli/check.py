@@ -22,7 +22,8 @@ Exit codes:
   0  still true, whatever its verdict is
   1  no: it names what has changed
   2  the command makes no sense
-  3  not answerable: there is no report that can be read, or it does not say what it rests on"""
+  3  not answerable: there is no report that can be read, it is that of a self-test, or it does not say
+     what it rests on"""
 
 
 @click.command("check", epilog=EPILOG)
@@ -35,7 +36,7 @@ def check(ctx: click.Context, report: str, as_json: bool) -> None:
     It is, while the machine has not been started anew, driver and GPUs are the same, and so are the files of
     torch and NCCL. torch is not imported, no rank is started.
 
-    REPORT is a cp_infra.json; docs/cp_infra.json by default.
+    REPORT is the cp_infra.json of a build; docs/cp_infra.json by default.
     """
     from .. import recheck
     from ..record.errors import RecordError

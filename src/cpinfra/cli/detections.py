@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import textwrap
 from collections.abc import Iterator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..text import one_line
@@ -16,56 +17,121 @@ from .summary import styled
 
 if TYPE_CHECKING:
     from ..judging.selftest import SelfTestAnswer
-    from ..report import ControlRow
-    from ..report import Detection
+    from ..report import Control
+    from ..report import SelfTestRow
+    from ..report import Told
 
-STYLES = {"right": "green", "missed": "bold red", "n/a": "dim"}
+STYLES = {"right": "green", "missed": "bold red"}
 EXIT_CODES = {
     0: "every fault was noticed and blamed right, no false alarm",
     1: "a miss or a false alarm",
     3: "could not run, or not to its end",
     130: "interrupted",
 }
+COLUMNS = 100
 _MARKS = {True: "yes", False: "NO", None: "-"}
-_OUTSIDE = "(outside of checks)"
+_HEAD = ("fault", "check", "result", "acted", "noticed", "right rank", "right kind", "seconds")
+_OF_DATA = "-: a fault in what is delivered is no rank's, and no kind of hang is told of it"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Entry:
+    """One line of the table, in its columns."""
+
+    cells: tuple[str, ...]
+    row: SelfTestRow
+    """The one it shows, or one of those."""
 
 
 def of(answer: SelfTestAnswer, *, brief: bool = False) -> list[Line]:
     """The table, what was missed, and the end; only the end where `brief`."""
     made = answer.report
     rows = made.selftest
-    found = [] if brief else [*_table(rows), *_missed(rows), *_alarms(made.control), *findings(made)]
+    found = [] if brief else [*_not_planted(rows), *_table(rows), *_alarms(made.control), *findings(made)]
     return [*found, *_end(answer)]
 
 
-def _table(rows: Sequence[Detection]) -> Iterator[Line]:
-    if not rows:
+def _not_planted(rows: Sequence[SelfTestRow]) -> Iterator[Line]:
+    """Which faults cannot act on which checks, and why: those that have one reason together."""
+    of_twin: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row.status == "n/a":
+            of_twin.setdefault((row.twin, row.reason), []).append(_place(row))
+    alike: dict[tuple[str, str], list[str]] = {}
+    for (twin, reason), checks in of_twin.items():
+        alike.setdefault((", ".join(checks), reason), []).append(twin)
+    if alike:
+        yield styled(("Not planted (n/a)", "bold"))
+    for (places, reason), twins in alike.items():
+        text = one_line(f"{', '.join(twins)} on {places}: {reason[:1].lower()}{reason[1:].rstrip('.')}")
+        told = textwrap.wrap(
+            text, COLUMNS, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False
+        )
+        yield from map(styled, told)
+
+
+def _table(rows: Sequence[SelfTestRow]) -> Iterator[Line]:
+    """What was told right, the checks of one fault in data together; then each row that was not."""
+    planted = [row for row in rows if row.status != "n/a"]
+    if not planted:
         return
-    twins = max(len(row.twin) for row in rows)
-    checks = max(len(row.check or _OUTSIDE) for row in rows)
-    head = f"  {'twin':<{twins}}  {'check':<{checks}}  status  fired  detected  culprit  kind  seconds"
-    yield styled((head, "bold"))
-    for row in rows:
-        place = f"  {row.twin:<{twins}}  {row.check or _OUTSIDE:<{checks}}  "
-        status = (f"{row.status:<8}", STYLES[row.status])
-        yield styled(place, status, one_line(row.reason) if row.status == "n/a" else _marks(row))
+    entries = [*_right(planted), *(_entry(row) for row in planted if row.status == "missed")]
+    widths = [max(len(entry.cells[place]) for entry in entries) for place in range(len(_HEAD))]
+    widths = [max(width, len(name)) for width, name in zip(widths, _HEAD, strict=True)]
+    yield styled(("Faults", "bold"))
+    yield styled((_padded(_HEAD, widths), "bold"))
+    for entry in entries:
+        before, after = _padded(entry.cells[:2], widths), _padded(entry.cells[3:], widths[3:])
+        result = (f"  {entry.cells[2]:<{widths[2]}}", STYLES[entry.row.status])
+        yield styled(before, result, after)
+        if entry.row.status == "missed":
+            yield from _told(entry.row)
+    if any(row.culprit_right is None for row in planted):
+        yield styled((f"  {_OF_DATA}", "dim"))
 
 
-def _marks(row: Detection) -> str:
-    told = f"{row.seconds:7.3f}" if row.seconds is not None else f"{'-':>7}"
+def _padded(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "".join(f"  {cell:<{width}}" for cell, width in zip(cells, widths, strict=False))
+
+
+def _right(planted: Sequence[SelfTestRow]) -> Iterator[_Entry]:
+    """A fault in data has one line for all its checks, with the longest of its times."""
+    shown = set()
+    for row in planted:
+        of_data = row.culprit_right is None
+        if row.status != "right" or (of_data and row.twin in shown):
+            continue
+        shown.add(row.twin)
+        alike = [one for one in planted if one.twin == row.twin]
+        if not of_data or len(alike) == 1:
+            yield _entry(row)
+            continue
+        right = [one for one in alike if one.status == "right"]
+        slowest = max(right, key=lambda one: one.seconds or 0.0)
+        yield _entry(slowest, place=f"{len(right)} of {len(alike)} checks")
+
+
+def _entry(row: SelfTestRow, *, place: str = "") -> _Entry:
     marks = (_MARKS[mark] for mark in (row.fired, row.detected, row.culprit_right, row.kind_right))
-    return "{:<5}  {:<8}  {:<7}  {:<4}  {}".format(*marks, told)
+    took = f"{row.seconds:7.3f}" if row.seconds is not None else f"{'-':>7}"
+    return _Entry(cells=(row.fault, place or _place(row), row.status, *marks, took), row=row)
 
 
-def _missed(rows: Sequence[Detection]) -> Iterator[Line]:
-    for row in rows:
-        if row.status == "missed":
-            yield styled("  ", (f"missed: {row.fault}", "bold red"), f" on {row.check or _OUTSIDE}")
-            yield from paragraph("got", row.got if row.fired else f"it did not act; {row.got}")
-            yield from paragraph("expected", row.expected)
+def _place(row: SelfTestRow) -> str:
+    return row.check or "(outside of checks)"
 
 
-def _alarms(control: ControlRow | None) -> Iterator[Line]:
+def _told(row: SelfTestRow) -> Iterator[Line]:
+    got = _text(row.got)
+    yield from paragraph("got", got if row.fired else f"it did not act; {got}")
+    yield from paragraph("expected", _text(row.expected))
+
+
+def _text(told: Told | None) -> str:
+    return told.text if told is not None else ""
+
+
+def _alarms(control: Control | None) -> Iterator[Line]:
     for alarm in control.false_alarms if control is not None else ():
         yield styled("  ", ("false alarm", "bold red"))
         yield from paragraph("got", alarm)
@@ -73,11 +139,12 @@ def _alarms(control: ControlRow | None) -> Iterator[Line]:
 
 
 def _end(answer: SelfTestAnswer) -> Iterator[Line]:
-    made = answer.report
-    number = Counter(row.status for row in made.selftest)
-    alarms = len(made.control.false_alarms) if made.control is not None else 0
-    counts = f"{number['right']} right, {number['missed']} missed, {alarms} false alarm(s)"
-    yield styled(("Self-test", "bold"), f": {counts}; {number['n/a']} n/a")
+    from ..record import words
+
+    yield styled(("Self-test", "bold"), f": {words.selftest(answer.report)}")
+    left_out = words.left_out(answer.report)
+    if left_out:
+        yield styled(("Left out", "bold"), f": {left_out}")
     code = int(answer.exit_code)
     yield styled(("Exit code", "bold"), f": {code} ({EXIT_CODES[code]})")
     yield report_line(answer.report_path)

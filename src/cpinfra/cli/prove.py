@@ -55,8 +55,8 @@ The report is written to report.json in the run folder in every case but 2."""
     "--inject",
     metavar="FAULT",
     multiple=True,
-    help="Plant a fault, to see it caught: wrong-chunk, kill:RANK, ... (an unknown one lists all). "
-    "May be repeated.",
+    help="Plant a fault, to see it caught: wrong-chunk, kill:RANK, ... (an unknown one lists all, "
+    "docs/faults.md says what each does). May be repeated.",
 )
 @click.option(
     "--budget",

@@ -15,7 +15,7 @@ Examples:
   cpinfra show
       The report of this project, docs/cp_infra.json, in less than 40 lines.
   cpinfra show .cpinfra/runs/ID/report.json
-      That of one run.
+      That of one run, also of a self-test.
   cpinfra show --json
       All of it, for another program to read.
 
@@ -33,8 +33,8 @@ Exit codes:
 def show(ctx: click.Context, /, path: str, as_json: bool) -> None:
     """Show a report that was written before.
 
-    REPORT is a cp_infra.json or the report.json of a run; docs/cp_infra.json by default. It is checked
-    against the schema before anything is printed.
+    REPORT is a cp_infra.json, the report.json of a run, or what --json of another command printed;
+    docs/cp_infra.json by default. It is checked against the schema before anything is printed.
     """
     from ..record import docs
     from ..record.errors import RecordError

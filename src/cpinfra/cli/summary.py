@@ -87,32 +87,27 @@ def styled(*spans: str | tuple[str, str]) -> Line:
 
 
 def _checks(checks: Sequence[Check]) -> Iterator[Line]:
-    width = max((len(check.id) for check in checks), default=0)
+    """Each check but those that the user left out, then why some did not pass."""
+    from ..record import words
+
+    chosen = [check for check in checks if not words.by_choice(check)]
+    width = max((len(check.id) for check in chosen), default=0)
     several = len({check.run for check in checks}) > 1
     yield styled(("Checks", "bold"))
-    for number, check in enumerate(checks):
+    for number, check in enumerate(chosen):
         comparisons = check.evidence.get("comparisons", 0)
         numbers = f"{check.seconds:9.3f} s  {one_line(comparisons):>8} comparisons"
         outcome = (f"{check.outcome:<8}", STYLES[check.outcome])
-        if several and check.run not in {one.run for one in checks[:number]}:
+        if several and check.run not in {one.run for one in chosen[:number]}:
             yield styled(f"  run {one_line(check.run)}")
         yield styled(f"  {one_line(check.id):<{width}}  ", outcome, numbers)
-    for alike in _alike(checks):
+    for alike in words.alike(checks):
         ids = ", ".join(one_line(check.id) for check in alike)
         ids += f" in run {one_line(alike[0].run)}" if several else ""
         first = alike[0]
         yield styled("  ", (ids, "bold"), ": ", (first.outcome, STYLES[first.outcome]))
         yield from paragraph("reason", first.reason)
         yield from paragraph("remedy", first.remedy)
-
-
-def _alike(checks: Sequence[Check]) -> list[list[Check]]:
-    """The checks that did not pass, those that say the same together."""
-    groups: dict[tuple[str, str, str, str], list[Check]] = {}
-    for check in checks:
-        if check.outcome != "pass":
-            groups.setdefault((check.run, check.outcome, check.reason, check.remedy), []).append(check)
-    return list(groups.values())
 
 
 def paragraph(name: str, text: str, *, limit: int = _LIMIT) -> Iterator[Line]:
@@ -209,12 +204,14 @@ def _said(value: Any) -> str:
 
 
 def _end(answer: Answer) -> Iterator[Line]:
+    from ..record import words
+
     verdict = answer.verdict.value
     scope = f", scope {answer.scope.value}" if answer.scope is not None else ""
     yield styled(("Verdict", "bold"), ": ", (verdict, STYLES[verdict]), f"{scope}: {MEANINGS[verdict]}")
-    left_out = _left_out(answer.report.checks)
+    left_out = words.left_out(answer.report)
     if left_out:
-        yield styled(("Left out", "bold"), f": {', '.join(left_out)}; nothing is said of what they test")
+        yield styled(("Left out", "bold"), f": {left_out}")
     code = int(answer.exit_code)
     yield styled(("Exit code", "bold"), f": {code} ({EXIT_CODES[code]})")
     yield report_line(answer.report_path)
@@ -227,9 +224,3 @@ def report_line(path: Path | None) -> Line:
     if path is None:
         return styled(("Report", "bold"), ": no folder could take it; see the findings")
     return styled(("Report", "bold"), f": {one_line(path)}")
-
-
-def _left_out(checks: Sequence[Check]) -> list[str]:
-    """Ids of the checks that were left out in every run."""
-    ran = {check.id for check in checks if check.outcome != "skip"}
-    return list(dict.fromkeys(one_line(check.id) for check in checks if check.id not in ran))

@@ -22,6 +22,7 @@ from ..proof.catalogue import CheckInfo
 from ..proof.catalogue import catalogue
 from ..proof.contract import Proof
 from ..proof.environment import Told
+from ..proof.expectations import EXPECTED
 from . import fit
 from .learnt import Learnt
 
@@ -130,15 +131,25 @@ def _too_narrow(settled: Settled, reached: Scope | None) -> list[Finding]:
 def _planted(faults: Sequence[str]) -> list[Finding]:
     if not faults:
         return []
+    expected = dict.fromkeys(_expected_of(fault.partition(":")[0]) for fault in faults)
     finding = Finding(
         id="fault-planted",
         severity=Severity.WARNING,
-        what="faults were planted in this run, so its checks are expected to fail",
+        what=f"faults were planted in this run, so it is expected that {' and '.join(expected)}",
         got=", ".join(faults),
         expected="no --inject in a run whose result is to be relied on",
         remedy="run it without --inject",
     )
     return [finding]
+
+
+def _expected_of(twin: str) -> str:
+    """What becomes of a run in which it is planted."""
+    if EXPECTED[twin].slow:
+        return "a rank comes late"
+    if EXPECTED[twin].outcome is Outcome.PASS:
+        return "a rank hangs outside of the checks"
+    return "checks fail"
 
 
 def _of_planted(result: CheckResult, faults: Sequence[str]) -> CheckResult:

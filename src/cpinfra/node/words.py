@@ -63,6 +63,12 @@ def _exited(words: Mapping[str, str]) -> str:
     return f"rank {words['rank']} ended by {how}"
 
 
+def _fired(words: Mapping[str, str]) -> str:
+    """A fault in data, whose text names no rank, acts on each; only the first is told."""
+    acts = "acts" if ":" in words["fault"] else "first acts"
+    return f"planted fault {words['fault']} {acts} on rank {words['rank']}"
+
+
 def _control(words: Mapping[str, str]) -> str:
     alarms = f": FALSE ALARM: {words['false_alarms']}" if words["false_alarms"] else " passed"
     return f"without a fault {words['checks']} check(s){alarms} ({words['seconds']} s)"
@@ -83,7 +89,7 @@ _SENTENCES: dict[str, Callable[[Mapping[str, str]], str]] = {
     "forked": "generation {generation} of ranks is forked ({seconds} s)".format_map,
     "kernels": "kernels ran right on {right} of {gpus} GPU(s) ({seconds} s)".format_map,
     "imported": "imported {modules} ({seconds} s)".format_map,
-    "fired": "planted fault {fault} acts on rank {rank}".format_map,
+    "fired": _fired,
     "exited": _exited,
     "check": _check,
     "hang": "{sentence}".format_map,

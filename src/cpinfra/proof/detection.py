@@ -16,6 +16,9 @@ from .expectations import EXPECTED
 from .expectations import Expectation
 from .expectations import Told
 
+_OF_PLANTING = frozenset({"fault-not-fired", "fault-not-caught"})
+"""Findings about the fault itself: its row says them too."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
@@ -92,9 +95,20 @@ def control_of(proof: Proof, known: Collection[Finding]) -> Control:
     )
 
 
-def false_alarms(twin: str, proof: Proof) -> list[str]:
-    """Hangs that were told of a fault which changes data alone."""
-    return [f"{twin}: {hang.sentence()}" for hang in proof.hangs] if twin in DATA_TWINS else []
+def false_alarms(twin: str, proof: Proof, known: Collection[Finding]) -> list[str]:
+    """What was told beside a planted fault that does not do it.
+
+    Hangs where it changes data alone, and findings: of hangs its row says whether they are right.
+
+    Args:
+        twin: the name of the fault.
+        proof: the one in which it was planted.
+        known: what was noticed of the interpreter, which is no alarm about ranks.
+    """
+    hangs = [hang.sentence() for hang in proof.hangs] if twin in DATA_TWINS else []
+    due = {*_OF_PLANTING, "slow"} if EXPECTED[twin].slow else _OF_PLANTING
+    found = [f"{one.id}: {one.got}" for one in proof.findings if one not in known and one.id not in due]
+    return [f"{twin}: {alarm}" for alarm in [*hangs, *found]]
 
 
 def not_applicable(twin: str, check: str | None, reason: str) -> Row:
@@ -156,14 +170,11 @@ def _is_detected(twin: str, proof: Proof, check: str | None) -> bool:
 
 
 def _is_kind_right(expected: Expectation, proof: Proof, check: str | None) -> bool:
-    """Whether hang, slowness and outcome are as expected, and nothing else."""
-    kinds = [kind for hang in proof.hangs for kind in hang.kinds]
-    hangs = [expected.hang] if expected.hang else []
-    return (
-        kinds == hangs
-        and _outcomes(proof, check) == {expected.outcome}
-        and (bool(proof.slows) or not expected.slow)
-    )
+    """Whether outcome, hang and slowness are as expected, both in this check, and nothing else was told."""
+    told = [(kind, hang.check) for hang in proof.hangs for kind in hang.kinds]
+    told += [("slow", slow.check) for slow in proof.slows]
+    due = {(expected.kind, check)} if expected.kind is not None else set()
+    return _outcomes(proof, check) == {expected.outcome} and set(told) == due and len(proof.hangs) <= 1
 
 
 def _outcomes(proof: Proof, check: str | None) -> set[Outcome]:

@@ -33,7 +33,12 @@ class Expectation:
     slow: bool = False
     """Whether the twin's rank must be told as slow."""
     names_rank: bool = False
-    """Whether the reason of the check must begin with the twin's rank; a data twin has no rank."""
+    """Whether the twin's rank, and no other, must be named among those that raised in the check."""
+
+    @property
+    def kind(self) -> str | None:
+        """Of the hang that must be told, or `slow`; None: neither may be."""
+        return self.hang or ("slow" if self.slow else None)
 
     def told(self, rank: int | None, check: str | None) -> Told:
         """The same of one planted fault.
@@ -44,7 +49,7 @@ class Expectation:
         """
         return Told(
             outcome=self.outcome.value if check is not None else None,
-            kind=self.hang or ("slow" if self.slow else None),
+            kind=self.kind,
             ranks=() if rank is None else (rank,),
             text=self._text(rank, check),
         )

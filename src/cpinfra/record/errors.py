@@ -39,6 +39,10 @@ class NotOurs(RecordError):
     """The file holds JSON that is no report of cpinfra."""
 
 
+class OfSelfTest(RecordError):
+    """It is the report of a self-test, where that of a build is needed."""
+
+
 class NewerSchema(RecordError):
     """A newer cpinfra wrote it."""
 

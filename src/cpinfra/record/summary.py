@@ -25,32 +25,83 @@ def summary(made: report.Report) -> str:
     """Less than 40 lines of at most 100 columns, with a final newline."""
     found = [
         *_head(made),
+        *_section("Not right", [[one] for one in _not_right(made)], most_lines=12),
         *_section("Not passed", [[_unpassed(one)] for one in words.alike(made.checks or ())], most_lines=6),
         *_section("Hang", [[one] for one in _hang(made.hang)], most_lines=3),
-        *_section("Blocking", [_blocking(one) for one in made.blocking or ()], most_lines=7),
+        *_section("Blocking", [_blocking(one) for one in _blockers(made)], most_lines=7),
         *_section("To be asked of the user", _questions(made), most_lines=3),
         *_section("Next", [[one.why, one.command] for one in made.next or ()], most_lines=6),
     ]
-    return "".join(f"{line}\n" for line in found)
+    return "".join(f"{line}\n" for line in found or ["This report holds nothing that is shown here."])
 
 
 def _head(made: report.Report) -> Iterator[str]:
-    scope = f", scope {made.scope}" if made.scope is not None else ""
-    yield _cut(f"Verdict: {made.verdict or 'none'}{scope}")
-    yield _cut(f"  {words.meaning(made.verdict)}")
-    yield _cut(f"Machine: {_machine(made)}")
+    """Of each section that was made what it comes to."""
+    if made.control is not None:
+        yield _cut(f"Self-test: {words.selftest(made)}")
+    if made.verdict is not None:
+        scope = f", scope {made.scope}" if made.scope is not None else ""
+        yield _cut(f"Verdict: {made.verdict}{scope}")
+        yield _cut(f"  {words.meaning(made.verdict)}")
+    left_out = words.left_out(made)
+    if left_out:
+        yield from _broken(f"Left out: {left_out}", "", "  ")
+    if made.host is not None or made.hardware is not None:
+        yield _cut(f"Machine: {_machine(made)}")
     if made.software is not None:
         yield from map(_cut, _software(made.software))
     if made.plan is not None:
-        chosen = words.mesh(made.plan.chosen) if made.plan.chosen is not None else "none: it takes 4 GPUs"
-        yield _cut(f"Free GPUs: {_said(made.plan.gpus_free)}; mesh that they can test: {chosen}")
-    for run in (made.runs or ())[:2]:
-        outcomes = [check.outcome for check in made.checks or () if check.run == run.id]
-        passed = f"{outcomes.count('pass')} of {len(outcomes)} checks passed"
-        yield _cut(f"Run {run.id}: {words.mesh(run.mesh)} on {run.device}, {_said(run.backend)}: {passed}")
+        yield _cut(f"Free GPUs: {_said(made.plan.gpus_free)}{_chosen(made.plan)}")
+    for run in made.runs[:2]:
+        ranks = f"{words.mesh(run.mesh)} on {run.device}, {_said(run.backend)}"
+        yield _cut(f"Run {run.id}: {ranks}{_passed(made, run)}")
     if isinstance(made.recipe, report.Recipe):
+        where = "under Launch in cp_infra.md" if words.of_build(made) else "under recipe in its JSON"
         mesh = words.mesh(made.recipe.mesh)
-        yield _cut(f"Launch: {mesh}: {words.standing(made, made.recipe)}; how: under Launch in cp_infra.md")
+        yield _cut(f"Launch: {mesh}: {words.standing(made, made.recipe)}; how: {where}")
+
+
+def _chosen(plan: report.Plan) -> str:
+    """The mesh that the free GPUs can test, where their number is known."""
+    if not isinstance(plan.gpus_free, int):
+        return ""
+    chosen = words.mesh(plan.chosen) if plan.chosen is not None else "none: it takes 4 GPUs"
+    return f"; mesh that they can test: {chosen}"
+
+
+def _passed(made: report.Report, run: report.Run) -> str:
+    """How many of its checks passed, but for those that the user left out; nothing for a self-test."""
+    checks = [check for check in made.checks if check.run == run.id and not words.by_choice(check)]
+    passed = [check for check in checks if check.outcome == "pass"]
+    return f": {len(passed)} of {len(checks)} checks passed" if made.control is None else ""
+
+
+def _not_right(made: report.Report) -> Iterator[str]:
+    """Faults that were missed or blamed wrong, and false alarms."""
+    for row in made.selftest:
+        if row.got is not None and row.expected is not None and row.status == "missed":
+            acted = "" if row.fired else "it did not act; "
+            told = f"got {acted}{_brief(row.got.text)}; expected {_brief(row.expected.text)}"
+            yield f"{row.fault} {f'on {row.check}' if row.check else 'outside of checks'}: {told}"
+    for alarm in made.control.false_alarms if made.control is not None else ():
+        yield f"false alarm: {_brief(alarm)}"
+
+
+def _blockers(made: report.Report) -> list[report.Blocking]:
+    """What blocks; in a part of a report that lists it nowhere else, the blocking findings."""
+    if "blocking" in made.model_fields_set:
+        return made.blocking
+    found = [one for one in words.findings(made) if one.severity == "blocking"]
+    return [
+        report.Blocking(
+            id=one.id,
+            what=f"{one.what}: got {one.got}",
+            remedy=one.remedy,
+            command=one.command,
+            needs_from_user=[],
+        )
+        for one in found
+    ]
 
 
 def _machine(made: report.Report) -> str:
@@ -146,8 +197,13 @@ def _command(command: str) -> list[str]:
 
 
 def _wrapped(text: str) -> list[str]:
+    return _broken(text, "  - ", "    ")
+
+
+def _broken(text: str, first: str, others: str) -> list[str]:
+    """A text in at most `_LINES_OF_ONE` lines, each behind its indent."""
     found = textwrap.wrap(
-        text, COLUMNS, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False
+        text, COLUMNS, initial_indent=first, subsequent_indent=others, break_on_hyphens=False
     )
     if len(found) <= _LINES_OF_ONE:
         return found

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
 from .. import outcome
 from .. import report
+from ..text import one_line
 
 SCOPES = {
     "full": "full, 8 ranks or more with dp 2 or more, each on a GPU of its own",
@@ -49,11 +51,55 @@ def all_passed(made: report.Report, run: str) -> bool:
     return outcomes == {"pass"}
 
 
+def of_build(made: report.Report) -> bool:
+    """Whether it is the report of a build, which says what to do next; others are parts of one."""
+    return "next" in made.model_fields_set
+
+
+def by_choice(check: report.Check) -> bool:
+    """Whether the user left a check out."""
+    return check.outcome == "skip" and check.reason in (outcome.BY_ONLY, outcome.BY_SKIP)
+
+
+def selftest(made: report.Report) -> str:
+    """What a self-test came to, in a sentence; of one that planted nothing why."""
+    number = Counter(row.status for row in made.selftest)
+    control = made.control
+    planted = number["right"] + number["missed"]
+    if control is None or not (planted or control.outcomes):
+        blocking = [one for one in findings(made) if one.severity == "blocking"]
+        return f"did not run: {one_line(blocking[0].what) if blocking else 'its report does not say why'}"
+    alarms = len(control.false_alarms)
+    told = f"{number['right']} right, {number['missed']} missed, {number['n/a']} n/a"
+    told += f", {alarms} false alarm{'' if alarms == 1 else 's'}"
+    return f"{told}; without a fault: {'clean' if control.clean else 'not clean'}"
+
+
+def left_out(made: report.Report) -> str:
+    """What was left out of a self-test or of a proof, in a sentence; empty where nothing was."""
+    if made.control is not None:
+        return ", ".join(map(one_line, made.control.left_out))
+    names = _never_ran(made.checks)
+    if not names:
+        return ""
+    told = f"{', '.join(names)}; nothing is said of what {'it tests' if len(names) == 1 else 'they test'}"
+    reasons = {check.reason for check in made.checks}
+    if made.verdict == "not-proven" and outcome.BY_SKIP in reasons and outcome.BY_ONLY not in reasons:
+        told += "; what --skip leaves out keeps the verdict from being proven"
+    return told
+
+
+def _never_ran(checks: Sequence[report.Check]) -> list[str]:
+    """Ids of the checks that were left out in every run."""
+    ran = {check.id for check in checks if check.outcome != "skip"}
+    return list(dict.fromkeys(one_line(check.id) for check in checks if check.id not in ran))
+
+
 def alike(checks: Sequence[report.Check]) -> list[list[report.Check]]:
-    """The checks that did not pass, those that say the same together."""
+    """The checks that did not pass and were not left out by choice, those that say the same together."""
     groups: dict[tuple[str, str, str, str], list[report.Check]] = {}
     for check in checks:
-        if check.outcome != "pass":
+        if check.outcome != "pass" and not by_choice(check):
             groups.setdefault((check.run, check.outcome, check.reason, check.remedy), []).append(check)
     return list(groups.values())
 

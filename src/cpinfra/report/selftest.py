@@ -15,7 +15,7 @@ class Told(Section):
     """What must be told of one fault, or what was."""
 
     outcome: Literal["pass", "fail", "unknown", "skip"] | None = Field(
-        description="Of the check on which it was planted; null: outside of any, so that none is judged by it."
+        description="Of the check on which it was planted; null where it was outside of any."
     )
     kind: str | None = Field(
         description="Kind of the hang, of several that of the first; `slow`; null: neither of them."
