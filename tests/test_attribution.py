@@ -562,6 +562,22 @@ def test_a_folder_called_torch_is_not_torch() -> None:
         assert named(hang) == ("stuck-inside-backend", (1,), (0, 2))
 
 
+@pytest.mark.parametrize("innermost", ["", '  File "{}/ledger.py", line 187 in phase\n'])
+def test_who_waits_for_its_gpu_waits_for_others(innermost: str) -> None:
+    """The door does it, and asks the ledger meanwhile; what a ledger of the user's does is no wait."""
+    worker = "/site/_cpinfra_worker/worker"
+    frames = f'{{}}  File "{worker}/calls.py", line 180 in _wait_for_device\n'
+    head, _, _ = IN_TORCH.partition("  File")
+    views = [view(inside=4)] * 3
+    waiting = head + frames.format(innermost.format(worker))
+    hang = judged(*views, stuck=range(3), stacks={0: waiting, 1: STACK, 2: waiting})
+    assert named(hang) == ("stuck-inside-backend", (1,), (0, 2))
+
+    theirs = head + frames.format('  File "/home/ledger.py", line 187 in phase\n')
+    hang = judged(*views, stuck=range(3), stacks={0: waiting, 1: theirs, 2: waiting})
+    assert named(hang) == ("stuck-inside-backend", (1,), (0, 2))
+
+
 def test_beside_an_exception_a_rank_that_sleeps_is_named_too() -> None:
     """Both are told: who hangs, and what was raised."""
     views = [view(left=2), view(inside=3), view(inside=3)]

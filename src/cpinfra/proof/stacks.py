@@ -17,7 +17,10 @@ _END = re.compile(r"(?: in (?:<module>|_run_module_as_main)|^  \.\.\.)\n\Z", re.
 _PACKAGES = ("site-packages", "dist-packages")
 _WORKER = "_cpinfra_worker"
 _DOOR = ("comm.py", "calls.py")
-"""Files of the door: where one of them is innermost, the rank is in C code of torch that it has called."""
+"""Files of the door: where one of them is innermost, the rank is in C code of torch that it has called, or
+waits for a GPU."""
+_ASKED = "ledger.py"
+"""File of the worker that the door asks meanwhile whether it still has to wait."""
 _STARTERS = ("check_run.py", "rank.py", "zygote.py")
 """Files of the worker from which a check's own code is called."""
 
@@ -45,6 +48,11 @@ class Frame:
     def is_of_door(self) -> bool:
         """Whether it is in the door of our worker."""
         return self.file.name in _DOOR and _WORKER in self.file.parts
+
+    @property
+    def is_of_ledger(self) -> bool:
+        """Whether it is in the ledger of our worker."""
+        return self.file.name == _ASKED and _WORKER in self.file.parts
 
 
 def frames(text: str) -> list[Frame]:
@@ -83,7 +91,8 @@ def of_program(text: str) -> list[Frame]:
 def waits_for_peers(text: str, torch_path: str) -> bool | None:
     """Whether the main thread is inside of torch, where it waits for others; None where no stack is known.
 
-    Inside of torch: a frame of its Python code is on the stack, or the door has called its C code.
+    Inside of torch: a frame of its Python code is on the stack, or the door has called its C code, or waits in
+    it for the GPU and asks the ledger meanwhile.
 
     Args:
         text: a stack.
@@ -92,7 +101,8 @@ def waits_for_peers(text: str, torch_path: str) -> bool | None:
     found = frames(text)
     if not found or not torch_path:
         return None
-    return found[0].is_of_door or any(frame.file.is_relative_to(torch_path) for frame in found)
+    caller = next((frame for frame in found if not frame.is_of_ledger), found[0])
+    return caller.is_of_door or any(frame.file.is_relative_to(torch_path) for frame in found)
 
 
 def clustered(stacks: Mapping[int, str], *, whole: Collection[int]) -> dict[str, str]:
