@@ -91,8 +91,8 @@ def of_program(text: str) -> list[Frame]:
 def waits_for_peers(text: str, torch_path: str) -> bool | None:
     """Whether the main thread is inside of torch, where it waits for others; None where no stack is known.
 
-    Inside of torch: a frame of its Python code is on the stack, or the door has called its C code, or waits in
-    it for the GPU and asks the ledger meanwhile.
+    Inside of torch: a frame of its Python code is on the stack, or the door has called its C code, or waits
+    for the GPU and asks the ledger meanwhile.
 
     Args:
         text: a stack.
