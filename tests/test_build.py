@@ -269,6 +269,10 @@ class TestRefusals:
             ({"ranks": "4", "inject": ("kill:4",)}, ["expected a rank from 0 to 3, got '4'"]),
             ({"dp": "2", "inject": ("kill:8",)}, ["expected a rank from 0 to 7, got '8'"]),
             (
+                {"device": "cpu", "inject": ("kill:1@0", "kill:9")},
+                ["expected the number of a call", "expected a rank from 0 to 3, got '9'"],
+            ),
+            (
                 {"inject": ("kill:x", "kil:1")},
                 ["expected the number of a rank, from 0 on, got 'x'", "no such"],
             ),

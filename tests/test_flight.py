@@ -224,11 +224,16 @@ def test_what_may_differ_between_ranks_does_not(tmp_path: Path) -> None:
 
 def test_operations_of_an_earlier_group_of_the_same_name_are_left_out(tmp_path: Path) -> None:
     """After all have left and joined anew, a rank that has entered nothing since stands at no old place."""
-    with ranks("again", tmp_path):
+
+    def rejoined() -> Flight | None:
+        """Not yet where a rank has left its old groups and not joined anew: it has entered nothing either."""
         found = await_entered(tmp_path, {0: [1, 0], 1: [0, 0], 2: [0, 0]})
+        return found if {track.stage for track in found.tracks.values()} == {Stage.RUNNING} else None
+
+    with ranks("again", tmp_path):
+        found = processes.wait_until(rejoined, "that all ranks have joined anew", within_s=60)
 
     assert [what(call)[0] for call in found.tracks[0].calls] == ["broadcast"]
-    assert {track.stage for track in found.tracks.values()} == {Stage.RUNNING}
 
 
 def test_a_rank_that_has_left_all_groups_says_so(tmp_path: Path) -> None:

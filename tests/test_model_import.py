@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import fake_models
-from cpinfra.worker import model_import
+from cpinfra.worker import exceptions
 from cpinfra.worker.signals import RESULT_LOST_EXIT
 from fake_models import PYTHON
 from fake_models import distribution
@@ -160,11 +160,11 @@ def test_long_texts_are_bounded(worker: Path, tmp_path: Path) -> None:
 
     told = ask(worker, "model", tmp_path).document
 
-    assert len(told["traceback"]) == model_import.TRACEBACK_MAX
+    assert len(told["traceback"]) == exceptions.TRACEBACK_MAX
     assert told["traceback"].endswith("the end\n")
     assert told["error"]["text"].startswith("aaa")
     assert told["error"]["text"].endswith("the end")
-    assert len(told["error"]["text"]) < model_import.TEXT_MAX + 10
+    assert len(told["error"]["text"]) < exceptions.TEXT_MAX + 10
 
 
 @pytest.mark.parametrize(("code", "status"), [("0", 0), ("", 0), ("3", 3), ("'words'", 1)])

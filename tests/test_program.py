@@ -97,7 +97,7 @@ def test_a_signal_while_the_machine_is_looked_at_ends_with_130(
         ("--run-dir", "nowhere", "a link that leads nowhere"),
         ("--ranks", "-99999999999999999999999", "must be 1 or more"),
         ("--ranks", "1\N{ARABIC-INDIC DIGIT TWO}", "expected a whole number"),
-        ("--inject", "kill:\N{ARABIC-INDIC DIGIT TWO}", "expected the number of a rank"),
+        ("--inject", "kill:\N{ARABIC-INDIC DIGIT TWO}", "expected a rank from 0 to 3"),
         ("--budget", "4e9", "at most 86400"),
         ("--skip", "*", "leave no check"),
     ],

@@ -315,13 +315,13 @@ def _read(
 
 
 def _known_world(numbers: Numbers, allow_1d: bool) -> int | None:
-    """The world size, where the numbers alone decide it; else the GPUs do.
+    """The world size, where the numbers alone decide it, or the CPU; else the GPUs do.
 
     Raises:
         UsageProblem: the numbers do not fit each other.
     """
     if numbers.ranks is None and numbers.cp is None and numbers.dp is None:
-        return None
+        return placement.CPU_RANKS if numbers.device == "cpu" else None
     mesh = meshes.choose(
         numbers.ranks, numbers.cp, numbers.dp, allow_1d=allow_1d, world_option=numbers.ranks_option
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-import traceback
 from collections.abc import Callable
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from .calls import DoorError
 from .comm import Door
 from .difference import Part
 from .difference import explain
+from .exceptions import text_of
+from .exceptions import traceback_of
 from .oracle import same
 from .registry import Check
 from .trials import Trial
@@ -210,7 +211,7 @@ class CheckRun:
             missing = absence(error, trial)
             if not missing:
                 raise
-            self._evidence.absent[missing] = _cause_of(error)
+            self._evidence.absent[missing] = text_of(error.__cause__ or error)
         if self._evidence.comparisons > compared:
             self._evidence.trials.append(trial)
 
@@ -272,14 +273,14 @@ def run_check(run: CheckRun, on_trial: Callable[[Trial], None]) -> dict[str, obj
     except Aborted:
         raise
     except DoorError as error:
-        text = f"{_type_of(error)} in {error.operation} ({error.site}): {_cause_of(error)}"
+        text = f"{_type_of(error)} in {error.operation} ({error.site}): {text_of(error.__cause__ or error)}"
         if isinstance(error.__cause__, ImportError):  # its installation is broken, which says nothing of data
             return _broken(
                 run.answer(started, "unknown", text, _NO_IMPORT), error, site=error.site, bug=False
             )
         return _broken(run.answer(started, "fail", text, _TORCH_RAISED), error, site=error.site, bug=False)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the one function from an exception to an outcome
-        text = f"{type(error).__name__} in the code of {run.check.id}: {error}"
+        text = f"{type(error).__name__} in the code of {run.check.id}: {text_of(error)}"
         if device.is_at_fault(error):
             return _broken(run.answer(started, "unknown", text, DEVICE_REMEDY), error, site="", bug=False)
         # No remedy: the supervisor has one for all bugs.
@@ -292,8 +293,8 @@ def _broken(answer: dict[str, object], error: BaseException, *, site: str, bug: 
     cause = error.__cause__ if isinstance(error, DoorError) and error.__cause__ is not None else error
     told = {
         "type": type(cause).__name__,
-        "text": str(cause),
-        "traceback": "".join(traceback.format_exception(error)),
+        "text": text_of(cause),
+        "traceback": traceback_of(error),
         "site": site,
     }
     return {**answer, "broken": True, "bug": bug, "error": told}
@@ -301,7 +302,7 @@ def _broken(answer: dict[str, object], error: BaseException, *, site: str, bug: 
 
 def absence(error: DoorError, trial: Trial) -> str:
     """Which of the trial's dtype, reduction or form this backend lacks; empty for any other failure."""
-    text = _cause_of(error)
+    text = text_of(error.__cause__ or error)
     if _BROKEN.search(text):
         return ""
     if _NO_DTYPE.search(text):
@@ -315,10 +316,6 @@ def absence(error: DoorError, trial: Trial) -> str:
 
 def _type_of(error: DoorError) -> str:
     return type(error.__cause__ or error).__name__
-
-
-def _cause_of(error: DoorError) -> str:
-    return str(error.__cause__ or error)
 
 
 def _form(trial: Trial) -> str:

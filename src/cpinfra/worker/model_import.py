@@ -20,11 +20,10 @@ from typing import Any
 
 from . import distributions
 from . import processes
+from .exceptions import text_of
+from .exceptions import traceback_from
 from .signals import RANK_BUG_EXIT
 from .signals import RESULT_LOST_EXIT
-
-TEXT_MAX = 2000
-TRACEBACK_MAX = 16000
 
 
 def run(module: str, result_fd: int, parent_pid: int | None = None) -> int:
@@ -128,24 +127,11 @@ def _failure(error: BaseException) -> dict[str, Any]:
     trace = error.__traceback__.tb_next if error.__traceback__ else None  # without our own frame
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     return {
-        "error": {"type": type(error).__qualname__, "text": _short(_text_of(error))},
+        "error": {"type": type(error).__qualname__, "text": text_of(error)},
         "missing": missing if isinstance(missing, str) else None,
         "exit_code": _exit_code(error) if isinstance(error, SystemExit) else None,
-        "traceback": "".join(traceback.format_exception(type(error), error, trace))[-TRACEBACK_MAX:],
+        "traceback": traceback_from(error, trace),
     }
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as second:  # noqa: BLE001 - a foreign `__str__`
-        return f"(its text cannot be had: {type(second).__name__})"
-
-
-def _short(text: str) -> str:
-    """The text without its middle if it is long."""
-    half = TEXT_MAX // 2
-    return text if len(text) <= TEXT_MAX else f"{text[:half]} ... {text[-half:]}"
 
 
 def _exit_code(error: SystemExit) -> int:

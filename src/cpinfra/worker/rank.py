@@ -27,6 +27,8 @@ from .comm import Door
 from .comm import Place
 from .control import Control
 from .control import Fired
+from .exceptions import text_of
+from .exceptions import traceback_of
 from .ledger import Ledger
 from .ledger import Pen
 from .ledger import Phase
@@ -239,8 +241,8 @@ def _trouble(berth: Berth, error: Exception) -> dict[str, object]:
         "rank": berth.rank,
         "kind": _kind_of(error),
         "type": type(error).__name__,
-        "text": str(error),
-        "traceback": traceback.format_exc(),
+        "text": text_of(error),
+        "traceback": traceback_of(error),
     }
 
 

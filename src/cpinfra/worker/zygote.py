@@ -30,6 +30,8 @@ from . import node_local
 from . import processes
 from .channel import Orders
 from .channel import Writer
+from .exceptions import text_of
+from .exceptions import traceback_of
 from .signals import RANK_BUG_EXIT
 from .signals import STACKS_SIGNAL
 from .spec import GenerationSpec
@@ -344,5 +346,5 @@ def _signal_name(number: int) -> str:
 
 
 def _import_failure(what: str, error: BaseException) -> dict[str, Any]:
-    text = {"type": type(error).__name__, "text": str(error), "traceback": traceback.format_exc()}
+    text = {"type": type(error).__name__, "text": text_of(error), "traceback": traceback_of(error)}
     return {"event": "import-failed", "module": what, **text}
