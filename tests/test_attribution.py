@@ -12,15 +12,18 @@ import pytest
 from cpinfra.proof.attribution import attribute
 from cpinfra.proof.evidence import Evidence
 from cpinfra.proof.generation import Generation
+from cpinfra.proof.hang import OOM_REMEDY
 from cpinfra.proof.hang import REMEDIES
 from cpinfra.proof.hang import Hang
 from cpinfra.proof.hang import ranks_text
+from cpinfra.proof.oom import OomKills
 from cpinfra.proof.timeline import Track
 from cpinfra.proof.timeline import from_ledger
 from cpinfra.worker.ledger import Kind
 from cpinfra.worker.ledger import RankView
 from cpinfra.worker.ledger import Record
 from cpinfra.worker.ledger import Stage
+from cpinfra.worker.signals import RANK_BUG_EXIT
 from cpinfra.worker.spec import GenerationSpec
 
 LOST = "[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:40402"
@@ -145,7 +148,8 @@ def judged(
             made.answers.setdefault("collective.all_reduce", {})[rank] = answer
     tracks = {rank: from_ledger(rank, one) for rank, one in enumerate(views)}
     for rank in raised or {}:
-        tracks[rank] = raised_in(tracks[rank])
+        if rank not in more.get("disturbed", ()):  # these stand where they were, as the watch gives them
+            tracks[rank] = raised_in(tracks[rank])
     return attribute(
         Evidence(
             generation=made,
@@ -160,11 +164,12 @@ def judged(
 
 
 def named(hang: Hang | None) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-    """Kind, culprits, and who waits."""
+    """Kind, culprits, and who waits or was lost to it."""
     assert hang is not None
     assert {culprit.kind for culprit in hang.culprits} <= set(hang.kinds)
     assert all(REMEDIES[kind] in hang.remedy for kind in hang.kinds)
-    return hang.kind, hang.culprit_ranks, hang.waiting_ranks
+    assert not {*hang.waiting_ranks} & {*hang.victims}
+    return hang.kind, hang.culprit_ranks, tuple(sorted([*hang.waiting_ranks, *hang.victims]))
 
 
 def test_nobody_who_neither_died_nor_stood_still_is_blamed() -> None:
@@ -411,7 +416,10 @@ def test_where_two_abort_at_once_nobody_is_named() -> None:
 
     assert named(hang) == ("process-died", (), (0, 1, 2))
     assert hang is not None
-    assert hang.sentence() == "process-died: nothing tells which rank is to blame; waiting: ranks 0, 1, 2"
+    assert hang.sentence() == (
+        "process-died: nothing tells which rank is to blame; waiting: rank 1; "
+        "lost to it: ranks 0, 2 (ended by SIGABRT)"
+    )
 
 
 def test_a_rank_that_stays_away_is_named_with_the_line_it_is_at() -> None:
@@ -528,11 +536,13 @@ def test_what_a_rank_raises_once_it_was_asked_for_its_stack_is_no_fault_of_its_o
     """A signal interrupts system calls, which NCCL takes for an error while it connects."""
     views = [view(inside=4), view(inside=4)]
     raised = {0: "NCCL Error 2: unhandled system error"}
-    asked = {"stuck": [0, 1], "stacks": {0: IN_TORCH, 1: STACK}, "raised": raised}
+    asked = {"stuck": [0, 1], "stacks": {0: IN_TORCH, 1: STACK}}
 
-    assert judged(*views, **asked) is None  # type: ignore[arg-type]
-    hang = judged(*views, **asked, disturbed=[0])  # type: ignore[arg-type]
+    assert judged(*views, **asked, raised=raised) is None  # type: ignore[arg-type]
+    hang = judged(*views, **asked, raised=raised, disturbed=[0])  # type: ignore[arg-type]
     assert named(hang) == ("stuck-inside-backend", (1,), (0,))
+    both = judged(*views, **asked, raised={**raised, 1: raised[0]}, disturbed=[0, 1])  # type: ignore[arg-type]
+    assert named(both) == ("stuck-inside-backend", (1,), (0,))
 
 
 def test_in_a_stage_that_all_are_in_the_stacks_tell_who_does_not_wait() -> None:
@@ -582,7 +592,7 @@ def test_beside_an_exception_a_rank_that_sleeps_is_named_too() -> None:
     """Both are told: who hangs, and what was raised."""
     views = [view(left=2), view(inside=3), view(inside=3)]
     told = {"raised_outside": {0: "planted"}, "stacks": {1: STACK, 2: IN_TORCH}}
-    hang = judged(*views, **told, still_s=dict.fromkeys(range(3), 0.3))  # type: ignore[arg-type]
+    hang = judged(*views, **told, asleep=[1, 2])  # type: ignore[arg-type]
 
     assert named(hang) == ("stuck-inside-backend", (1,), (2,))
     assert hang is not None
@@ -601,7 +611,7 @@ def test_ranks_that_part_are_named_before_all_others_and_with_them() -> None:
     assert named(alone) == ("mismatched-shape", (2,), (0, 1, 3))
     assert alone is not None
     (culprit,) = alone.culprits
-    assert culprit.expected == "all_reduce of float32[1021x3]"
+    assert culprit.expected == "all_reduce of float32[1021x3] on world at collective.py:53, repetition 2"
     assert culprit.got.startswith("entered all_reduce of float32[2042x3]")
     assert [side.ranks for side in alone.sides] == [(0, 1, 3), (2,)]
 
@@ -649,12 +659,11 @@ def test_a_divergence_of_which_only_digests_are_left_is_one() -> None:
 
 
 def test_beside_a_death_a_rank_that_sleeps_in_code_of_its_own_is_named_too() -> None:
-    """Inside of an operation or outside of any; not who was quiet for a moment only, nor who computes."""
+    """Inside of an operation or outside of any; not who shows a sign of life."""
     views = [view(inside=3), view(inside=3), view(left=2), view(inside=3)]
     stood = {"exits": {0: "SIGKILL"}, "stacks": {1: STACK, 2: STACK, 3: IN_TORCH}}
-    still = dict.fromkeys(range(4), 0.3)
 
-    hang = judged(*views, **stood, still_s=still)  # type: ignore[arg-type]
+    hang = judged(*views, **stood, asleep=[1, 2, 3])  # type: ignore[arg-type]
     assert named(hang) == ("process-died", (0, 1, 2), (3,))
     assert hang is not None
     assert [culprit.kind for culprit in hang.culprits] == [
@@ -662,9 +671,7 @@ def test_beside_a_death_a_rank_that_sleeps_in_code_of_its_own_is_named_too() -> 
         "stuck-inside-backend",
         "never-entered",
     ]
-    innocents: list[dict[str, Any]] = [{"still_s": {}}, {"still_s": still, "states": {1: "R", 2: "R"}}]
-    for innocent in innocents:
-        assert named(judged(*views, **stood, **innocent)) == ("process-died", (0,), (1, 3))  # type: ignore[arg-type]
+    assert named(judged(*views, **stood, asleep=[3])) == ("process-died", (0,), (1, 3))  # type: ignore[arg-type]
 
 
 def test_ranks_that_are_through_or_have_raised_show_no_stack() -> None:
@@ -683,15 +690,23 @@ def test_ranks_that_are_through_or_have_raised_show_no_stack() -> None:
 def test_an_out_of_memory_kill_is_named_as_such() -> None:
     """Only of a SIGKILL, and what a rank printed last is told."""
     said = "oom_kill 0 -> 1 in /sys/fs/cgroup/memory.events"
-    killed = judged(view(inside=3), view(inside=3), exits={1: "SIGKILL"}, oom=said)
+    oom = OomKills(number=1, says=said)
+    killed = judged(view(inside=3), view(inside=3), exits={1: "SIGKILL"}, oom=oom)
     crashed = judged(
-        view(inside=3), view(inside=3), exits={1: "SIGSEGV"}, oom=said, last_words={1: "one\ntwo\n"}
+        view(inside=3), view(inside=3), exits={1: "SIGSEGV"}, oom=oom, last_words={1: "one\ntwo\n"}
     )
 
     assert killed is not None
-    assert killed.culprits[0].got == f"ended by SIGKILL of the kernel's out-of-memory killer ({said})"
+    assert killed.culprits[0].got == f"ended by SIGKILL, of the kernel's out-of-memory killer ({said})"
+    assert killed.remedy == OOM_REMEDY
     assert crashed is not None
     assert crashed.culprits[0].got == "ended by SIGSEGV; it printed last: 'two'"
+    assert crashed.remedy == REMEDIES["process-died"]
+
+    two = judged(*[view(inside=3)] * 3, exits={1: "SIGKILL", 2: "SIGKILL"}, oom=oom)
+    assert two is not None
+    texts = {culprit.got.partition(" (")[0] for culprit in two.culprits}
+    assert texts == {"ended by SIGKILL, perhaps of the kernel's out-of-memory killer"}
 
 
 def test_who_stays_away_outweighs_who_is_inside() -> None:
@@ -847,6 +862,72 @@ def test_a_rank_that_stalls_early_in_a_ring_is_named_though_others_are_late_befo
     assert named(hang) == ("stuck-inside-backend", (1,), (0, 2, 3))
 
 
+def test_who_has_not_come_as_far_is_named_only_where_his_time_is_up_and_he_does_not_wait() -> None:
+    """In a stage before the others': who waits there in torch waits for the one that does not."""
+    stood = {0: IN_TORCH, 1: IN_TORCH, 2: STACK}
+    for earlier, later, kind in (
+        (Stage.JOINING, Stage.AGREEING, "stuck-in-init"),
+        (Stage.LEAVING, Stage.LEFT, "stuck-in-teardown"),
+    ):
+        hang = judged(view(later), view(earlier), view(earlier), stuck=[1, 2], stacks=stood)
+        assert named(hang)[:2] == (kind, (2,))
+
+    hang = judged(view(Stage.DEVICE), view(Stage.DEVICE), view(Stage.JOINING), stuck=[0])
+    assert named(hang)[:2] == ("never-joined", (0,))
+    together = judged(view(Stage.DEVICE), view(Stage.DEVICE), view(Stage.JOINING), stuck=[0, 1])
+    assert named(together)[:2] == ("never-joined", (0, 1))
+
+
+def test_a_rank_that_runs_checks_already_is_not_told_as_being_in_another_stage() -> None:
+    """Others may still compare plans: what it stands in is an operation."""
+    hang = judged(view(Stage.AGREEING), view(inside=1), stuck=[0, 1], stacks={0: IN_TORCH, 1: STACK})
+
+    assert hang is not None
+    assert {culprit.rank: culprit.kind for culprit in hang.culprits}[1] == "stuck-inside-backend"
+
+
+def test_who_aborts_after_an_error_of_ours_is_no_culprit() -> None:
+    """It has lost the rank in which our code failed, and that is no word on the machine."""
+    dead = {0: RANK_BUG_EXIT, 1: "SIGABRT"}
+    assert judged(view(inside=3), view(inside=3), view(inside=3), exits=dead) is None
+
+    killed = judged(view(inside=3), view(inside=3), view(inside=3), exits={**dead, 2: "SIGKILL"})
+    assert named(killed) == ("process-died", (2,), (1,))
+
+
+def test_who_died_or_raised_of_it_is_told_apart_from_who_waits() -> None:
+    """With how, and what it printed last."""
+    hang = judged(
+        view(inside=3),
+        view(inside=3),
+        view(inside=3),
+        view(inside=3),
+        exits={1: "SIGABRT"},
+        last_words={1: "enforce fail\n"},
+        raised={0: LOST},
+        states={3: "T"},
+    )
+
+    assert hang is not None
+    assert hang.waiting_ranks == (2,)
+    assert hang.victims == {
+        0: f"RuntimeError: {LOST}",
+        1: "ended by SIGABRT; it printed last: 'enforce fail'",
+    }
+    assert hang.sentence().endswith(
+        f"; waiting: rank 2; lost to it: rank 0 (RuntimeError: {LOST}), "
+        "rank 1 (ended by SIGABRT; it printed last: 'enforce fail')"
+    )
+    assert hang.as_json()["victims"] == {str(rank): how for rank, how in hang.victims.items()}
+
+
+def test_a_member_of_a_group_of_which_nothing_is_known_is_left_out() -> None:
+    """Its dump could not be had: it is neither blamed nor looked for."""
+    hang = judged(view(inside=4), view(left=3), stuck=[0, 1], members={"": [0, 1, 2]})
+
+    assert named(hang) == ("never-entered", (1,), (0,))
+
+
 def test_the_report_has_the_names_of_the_schema() -> None:
     """Everything is JSON, ranks in stacks as text, all culprits with all their fields."""
     hang = judged(view(inside=3), view(left=2), exits={1: "SIGKILL"}, stacks={0: STACK})
@@ -868,6 +949,7 @@ def test_the_report_has_the_names_of_the_schema() -> None:
             }
         ],
         "waiting_ranks": [0],
+        "victims": {},
         "sides": [],
         "stacks": {"0": "rank 0: 2 frames\n  control.py:42 in <lambda>\n  comm.py:180 in _run"},
         "remedy": REMEDIES["process-died"],

@@ -91,24 +91,18 @@ def head(stage: Stage, *, inside: bool = False, first: bool = False, slowest_s: 
 def of_operation(budgets: Budgets, *, first: bool = False, slowest_s: float | None = None) -> float:
     """The deadline of an operation that a rank is in."""
     where = head(Stage.RUNNING, inside=True, first=first, slowest_s=slowest_s)
-    budget_s = budgets.of(where, released=False, through_s=None)
+    budget_s = budgets.of(where, through_s=None)
     assert budget_s is not None
     return budget_s
 
 
-def test_every_stage_has_a_budget_but_the_wait_for_others() -> None:
-    """A rank can hang anywhere: only one that has reported waits without limit, until all are released."""
+def test_every_stage_has_a_budget() -> None:
+    """A rank can hang anywhere, also before it has said that it is through."""
     four = budgets(4, "cpu", None)
 
-    unlimited = [
-        (stage, released)
-        for stage in Stage
-        for released in (False, True)
-        if four.of(head(stage), released=released, through_s=None) is None
-    ]
-    assert unlimited == [(Stage.REPORTED, False)]
-    assert four.of(head(Stage.REPORTED), released=True, through_s=None) == four.leave_s
-    assert four.of(head(Stage.LEFT), released=True, through_s=None) == four.leave_s
+    assert {stage for stage in Stage if four.of(head(stage), through_s=None) <= 0} == set()
+    assert four.of(head(Stage.REPORTED), through_s=None) == four.leave_s
+    assert four.of(head(Stage.LEFT), through_s=None) == four.leave_s
 
 
 @pytest.mark.parametrize(
@@ -155,7 +149,7 @@ def test_the_users_budget_is_for_any_operation(inside: bool, first: bool, slowes
     """`--budget` fixes it, whatever was measured; also of a rank that is on its way to one."""
     where = head(Stage.RUNNING, inside=inside, first=first, slowest_s=slowest_s)
 
-    assert budgets(64, "cpu", 0.5).of(where, released=False, through_s=None) == 0.5
+    assert budgets(64, "cpu", 0.5).of(where, through_s=None) == 0.5
 
 
 def test_the_users_budget_is_for_nothing_else() -> None:
@@ -172,7 +166,7 @@ def test_who_is_the_last_in_a_stage_gets_less_time(through_s: float | None, expe
     """Twenty times what the slowest took that is through with it; never more than with nobody through."""
     four = budgets(4, "cuda", None)
 
-    assert four.of(head(Stage.JOINING), released=False, through_s=through_s) == pytest.approx(expected_s)
+    assert four.of(head(Stage.JOINING), through_s=through_s) == pytest.approx(expected_s)
 
 
 def test_more_ranks_than_processors_get_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +191,7 @@ def test_ranks_are_more_patient_than_the_supervisor(
 ) -> None:
     """Whatever the budgets are, and as long as signs of life may extend them, the supervisor speaks first."""
     made = budgets(world, device, operation_s)
-    stages = [made.of(head(stage), released=False, through_s=None) or 0.0 for stage in Stage]
+    stages = [made.of(head(stage), through_s=None) for stage in Stage]
 
     assert made.patience_s >= PROGRESS_TIMES * max(stages) + 30
     assert made.patience_s >= of_operation(made, first=True, slowest_s=1e6) + 30

@@ -169,7 +169,7 @@ def test_a_rank_that_passed_something_else_than_its_trial_says_is_to_blame(world
     assert longer is not None
     (blame,) = longer.blamed
     assert blame.got == "entered all_reduce of float32[2004x3] on world at collective.py:53, repetition 3"
-    assert blame.expected == "all_reduce of float32[1002x3]"
+    assert blame.expected == "all_reduce of float32[1002x3] on world at collective.py:53, repetition 3"
 
 
 def test_a_check_that_passes_something_else_on_all_ranks_blames_nobody() -> None:

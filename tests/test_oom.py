@@ -12,6 +12,7 @@ import pytest
 
 import cpinfra
 from cpinfra import cgroup_tree
+from cpinfra.proof.oom import OomKills
 from cpinfra.proof.oom import OomWatch
 
 V2 = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
@@ -26,7 +27,7 @@ sys.path.insert(0, package)
 (group / "cgroup.procs").write_text(str(os.getpid()))
 from cpinfra.proof.oom import OomWatch
 watch = OomWatch()
-print(repr(watch.said()))
+print(watch.kills() is None)
 pid = os.fork()
 if pid == 0:
     Path("/proc/self/oom_score_adj").write_text("1000")
@@ -34,7 +35,7 @@ if pid == 0:
     os._exit(0)
 status = os.waitpid(pid, 0)[1]
 print(os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
-print(watch.said())
+print(watch.kills().says)
 """
 
 
@@ -72,11 +73,11 @@ def test_a_kill_since_the_first_look_is_told(tree: Tree) -> None:
     """With the numbers and the file, so that a person can look there too."""
     path = tree.count(tree.inner, 4)
     watch = OomWatch(tree.root)
-    assert watch.said() == ""
+    assert watch.kills() is None
 
     tree.count(tree.inner, 5)
 
-    assert watch.said() == f"oom_kill 4 -> 5 in {path}"
+    assert watch.kills() == OomKills(number=1, says=f"oom_kill 4 -> 5 in {path}")
 
 
 def test_kills_of_before_are_none_of_ours(tree: Tree) -> None:
@@ -84,7 +85,7 @@ def test_kills_of_before_are_none_of_ours(tree: Tree) -> None:
     tree.count(tree.inner, 4)
     tree.count(tree.inner.parent, 9)
 
-    assert OomWatch(tree.root).said() == ""
+    assert OomWatch(tree.root).kills() is None
 
 
 def test_a_limit_further_up_kills_too(tree: Tree) -> None:
@@ -93,10 +94,10 @@ def test_a_limit_further_up_kills_too(tree: Tree) -> None:
     watch = OomWatch(tree.root)
 
     tree.count(tree.inner.parent, 3)
-    assert watch.said() == f"oom_kill 2 -> 3 in {outer}"
+    assert watch.kills() == OomKills(number=1, says=f"oom_kill 2 -> 3 in {outer}")
 
     tree.count(tree.inner, 1)
-    assert watch.said() == f"oom_kill 0 -> 1 in {inner}"
+    assert watch.kills() == OomKills(number=1, says=f"oom_kill 0 -> 1 in {inner}")
 
 
 @pytest.mark.parametrize("text", ["", "oom_kill", "oom_kill many", "oom_kill 1 2", "xoom_kill 5"])
@@ -107,7 +108,7 @@ def test_a_kernel_that_does_not_count_says_nothing(tree: Tree, text: str) -> Non
     watch = OomWatch(tree.root)
     path.write_text("oom_kill 5\n")
 
-    assert watch.said() == ""
+    assert watch.kills() is None
 
 
 def test_a_file_that_goes_says_nothing(tree: Tree) -> None:
@@ -116,12 +117,12 @@ def test_a_file_that_goes_says_nothing(tree: Tree) -> None:
     watch = OomWatch(tree.root)
     path.unlink()
 
-    assert watch.said() == ""
+    assert watch.kills() is None
 
 
 def test_where_the_groups_are_hidden_nothing_is_said(tmp_path: Path) -> None:
     """No /proc at all, or no mount: that is no reason to fail."""
-    assert OomWatch(tmp_path).said() == ""
+    assert OomWatch(tmp_path).kills() is None
 
 
 @pytest.fixture
@@ -152,6 +153,6 @@ def test_a_real_kill_is_told(group: Path) -> None:
 
     assert ended.returncode == 0, ended.stderr
     before, killed, after = ended.stdout.splitlines()
-    assert (before, killed) == ("''", "True")
+    assert (before, killed) == ("True", "True")
     assert after.startswith("oom_kill 0 -> 1 in ")
     assert str(group) in after

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -19,10 +21,12 @@ from cpinfra.proof import watch
 from cpinfra.proof.attribution import attribute
 from cpinfra.proof.deadlines import COMPUTING_TIMES
 from cpinfra.proof.deadlines import PROGRESS_TIMES
+from cpinfra.proof.deadlines import STOPPED_S
 from cpinfra.proof.deadlines import budgets
 from cpinfra.proof.evidence import Evidence
 from cpinfra.proof.generation import Generation
 from cpinfra.proof.hang import Hang
+from cpinfra.proof.oom import OomKills
 from cpinfra.proof.oom import OomWatch
 from cpinfra.proof.watch import Watch
 from cpinfra.worker import ledger
@@ -235,6 +239,53 @@ def test_a_long_wait_for_the_last_report_does_not_count_after_the_release(story:
 
     assert story.watch.hang is None
     assert story.orders == []
+
+
+def test_a_rank_that_does_not_say_that_it_is_through_is_named(story: Story) -> None:
+    """It has left its last call, and the others wait for its word."""
+    for pen in story.pens:
+        pen.stage(Stage.REPORTED)
+    story.hear("reported", 0)
+
+    story.go_on(BUDGETS.leave_s + 2)
+
+    assert story.watch.hang is not None
+    assert (story.watch.hang.kind, story.watch.hang.culprit_ranks) == ("stuck-in-teardown", (1,))
+
+
+def test_a_rank_that_is_stopped_while_it_waits_for_the_others_is_named_at_once(story: Story) -> None:
+    """Though it may wait there without limit: it could never be released."""
+    story.both_run()
+    story.pens[1].stage(Stage.REPORTED)
+    story.hear("reported", 1)
+    os.kill(story.generation.pids[1], signal.SIGSTOP)
+
+    assert story.seconds_until("stacks", 10.0) < STOPPED_S + 0.5
+    story.go_on(2.0)
+    assert story.watch.hang is not None
+    assert (story.watch.hang.kind, story.watch.hang.culprit_ranks) == ("process-stopped", (1,))
+
+
+def test_what_all_raise_when_they_are_asked_for_stacks_hides_no_hang(story: Story) -> None:
+    """NCCL takes an interrupted system call for an error: who stood still before is judged all the same."""
+    story.generation.torch_path = "/torch"
+    story.stands_at("own_code.py")
+    story.both_run()
+    for rank in range(2):
+        story.waits(rank)
+    story.seconds_until("stacks", 5.0)
+    for rank, pen in enumerate(story.pens):
+        pen.write(Kind.LEAVE, {"call": 2, "raised": "DistBackendError"})
+        error = {"type": "DistBackendError", "text": "NCCL Error 2", "site": "a.py:1"}
+        calls = {"digest": "0", "count": 2}
+        story.hear("answer", rank, check="a.x", broken=True, bug=False, error=error, calls=calls)
+    story.go_on(2.0)
+
+    assert story.told is not None
+    assert story.told.disturbed == {0, 1}
+    assert story.watch.hang is not None
+    assert (story.watch.hang.kind, story.watch.hang.culprit_ranks) == ("stuck-inside-backend", (1,))
+    assert story.watch.hang.waiting_ranks == (0,)
 
 
 def test_a_supervisor_that_slept_blames_nobody(story: Story) -> None:
@@ -504,7 +555,8 @@ def test_the_judgement_knows_who_stood_still_and_what_killed(
     story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How long by the clocks, what the kernel counted, and what the dead rank printed last."""
-    monkeypatch.setattr(OomWatch, "said", lambda self: "oom_kill 0 -> 1 in memory.events")
+    kills = OomKills(number=1, says="oom_kill 0 -> 1 in memory.events")
+    monkeypatch.setattr(OomWatch, "kills", lambda self: kills)
     story.generation.spec = replace(story.generation.spec, logs=str(tmp_path))
     (tmp_path / "rank-1.log").write_text("x" * 5000 + "\nlast words\n")
     story.both_run()
@@ -514,8 +566,9 @@ def test_the_judgement_knows_who_stood_still_and_what_killed(
     story.go_on(2.0)
 
     assert story.told is not None
-    assert story.told.oom == "oom_kill 0 -> 1 in memory.events"
+    assert story.told.oom == kills
     assert list(story.told.still_s) == [0]
+    assert list(story.told.asleep) == [0]
     assert 0.6 < story.told.still_s[0] < 1.6
     assert story.told.last_words[1].endswith("x\nlast words\n")
     assert len(story.told.last_words[1]) < 9000

@@ -156,6 +156,8 @@ def _hang(hang: Hang | None) -> Iterator[Line]:
             yield styled(f"  {one_line(ranks_text(side.ranks))} entered {one_line(side.entered)}")
     if hang.waiting_ranks:
         yield styled(f"  waiting: {', '.join(map(str, hang.waiting_ranks))}")
+    for rank, how in hang.victims.items():
+        yield styled(f"  lost to it: rank {one_line(rank)}: {one_line(how, limit=_LIMIT)}")
     yield from paragraph("remedy", hang.remedy)
     yield from _stacks(hang)
 

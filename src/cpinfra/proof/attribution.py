@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from ..worker.ledger import Stage
 from . import deaths
+from . import lone
 from . import stacks
 from .divergence import Divergence
 from .divergence import by_digest
@@ -39,7 +40,6 @@ _LOST_PEER = re.compile(
 """What torch, gloo and NCCL say where a peer is gone or silent."""
 _HELD = ("D", "Z")
 """Process states that no message of a peer ends: in the kernel or a driver, or no longer a process."""
-_ASLEEP = ("S", "D")
 _DOING = {
     Stage.FORKED: "at its start",
     Stage.DEVICE: "setting up its device",
@@ -56,8 +56,9 @@ _DUE = {
     "stuck-in-teardown": "to close its groups and end",
 }
 """What is expected of a rank that is late in a stage."""
+_TEXT_SHOWN = 120
 _SURELY_STILL_S = 0.25
-"""A rank of ours that sleeps this long outside of any operation is not on its way to one."""
+"""A rank that has recorded nothing for this long inside of an operation stands there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,14 +79,17 @@ def attribute(evidence: Evidence) -> Hang | None:
     divergence = _divergence(evidence)
     blamed = list(divergence.blamed) if divergence is not None else []
     blamed += _further(blamed, deaths.stopped(evidence))
-    blamed += _further(blamed, deaths.dead(evidence, explained=divergence is not None or bool(blamed)))
+    ours = _is_error_of_ours(evidence)
+    explained = divergence is not None or bool(blamed) or ours
+    blamed += _further(blamed, deaths.dead(evidence, explained=explained))
+    if blamed and divergence is None:
+        blamed += _further(blamed, lone.gone_wrong(evidence.tracks))
     unexplained = {
         rank: error.text
         for rank, error in raised.items()
         if not error.is_explained(by_divergence=divergence is not None)
-        and not (error.in_torch and rank in evidence.disturbed)
     }
-    if blamed or evidence.dead or divergence is not None:
+    if blamed or divergence is not None or (evidence.dead and not ours):
         kind = divergence.kind if divergence is not None else "process-died"
         blamed += _further(blamed, _surely_absent(evidence, raised))
         return _hang(evidence, kind, blamed, divergence=divergence, raised=unexplained)
@@ -110,6 +114,14 @@ def _divergence(evidence: Evidence) -> Divergence | None:
     return found
 
 
+def _is_error_of_ours(evidence: Evidence) -> bool:
+    """Whether our own code failed in a rank: its peers may have died of that, and it is no hang."""
+    generation = evidence.generation
+    return any(trouble["kind"] == "ours" for trouble in generation.troubles.values()) or any(
+        answer["bug"] for answer in generation.broken_answers()
+    )
+
+
 def _further(blamed: Sequence[Blame], more: Sequence[Blame]) -> list[Blame]:
     """Blame for ranks that are not blamed yet."""
     ranks = {blame.rank for blame in blamed}
@@ -117,7 +129,7 @@ def _further(blamed: Sequence[Blame], more: Sequence[Blame]) -> list[Blame]:
 
 
 def _raised(evidence: Evidence) -> dict[int, _Raise]:
-    """Ranks that left a check or a stage by an exception."""
+    """Ranks that left a check or a stage by an exception of their own."""
     generation = evidence.generation
     troubles = {
         rank: _Raise(in_torch=trouble["kind"] == "door", text=f"{trouble['type']}: {trouble['text']}")
@@ -128,7 +140,7 @@ def _raised(evidence: Evidence) -> dict[int, _Raise]:
         rank: _Raise(in_torch=_raised_in_torch(evidence, rank), text=f"{error['type']}: {error['text']}")
         for rank, error in errors.items()
     }
-    return {**troubles, **answers}
+    return {rank: how for rank, how in {**troubles, **answers}.items() if rank not in evidence.disturbed}
 
 
 def _raised_in_torch(evidence: Evidence, rank: int) -> bool:
@@ -139,15 +151,12 @@ def _raised_in_torch(evidence: Evidence, rank: int) -> bool:
 
 def _surely_absent(evidence: Evidence, raised: Collection[int]) -> list[Blame]:
     """Beside others that are to blame: ranks that by their own state and stack do not come either."""
-    found = []
-    for rank, track in evidence.living.items():
-        asleep = evidence.states.get(rank) in _ASLEEP and evidence.still_s.get(rank, 0.0) >= _SURELY_STILL_S
-        if rank in raised or track.stage is not Stage.RUNNING or not asleep:
-            continue
-        if _waits(evidence, rank) is False:
-            kind = "stuck-inside-backend" if track.open_calls else "never-entered"
-            found.append(_behind(evidence, kind, rank))
-    return found
+    asleep = {rank: track for rank, track in evidence.living.items() if rank in evidence.asleep}
+    return [
+        _behind(evidence, _kind_of(track), rank)
+        for rank, track in asleep.items()
+        if rank not in raised and track.stage is Stage.RUNNING and _waits(evidence, rank) is False
+    ]
 
 
 def _out_of_step(evidence: Evidence, raised: Collection[int]) -> tuple[str, list[Blame]]:
@@ -156,33 +165,42 @@ def _out_of_step(evidence: Evidence, raised: Collection[int]) -> tuple[str, list
     earliest = min(track.stage for track in standing.values())
     if Stage.RUNNING <= earliest < Stage.REPORTED:
         return _in_operations(evidence, standing)
-    blamed = [
-        _behind(evidence, _kind_of_stage(standing[rank].stage), rank)
-        for rank in _latecomers(evidence, standing, earliest)
-    ]
-    return _kind_of_stage(earliest), blamed
+    late = _latecomers(evidence, standing, earliest)
+    blamed = [_behind(evidence, _kind_of(standing[rank]), rank) for rank in late]
+    return _kind_of(min(standing.values(), key=lambda track: track.stage)), blamed
 
 
-def _kind_of_stage(stage: Stage) -> str:
-    if stage < Stage.JOINING:
+def _kind_of(track: Track) -> str:
+    """What a rank that stands where it is, and does not wait there, is told as."""
+    if track.stage is Stage.RUNNING:
+        return "stuck-inside-backend" if track.open_calls else "never-entered"
+    if track.stage < Stage.JOINING:
         return "never-joined"
-    return "stuck-in-init" if stage < Stage.RUNNING else "stuck-in-teardown"
+    return "stuck-in-init" if track.stage < Stage.RUNNING else "stuck-in-teardown"
 
 
 def _latecomers(evidence: Evidence, standing: Mapping[int, Track], earliest: Stage) -> list[int]:
     """Ranks in the earliest stage, if others have come further or ended well; else nobody is late.
 
-    And those that by their stacks do not wait for others where the others do, in the same stage or a later.
+    Of several there, those whose time is up, and of these those that do not wait for others by their stacks:
+    the rest may wait for them. And whoever does not wait where the others do, in the same stage or a later.
     """
-    exits, tracks = evidence.generation.exits, evidence.tracks
-    behind = [rank for rank, track in standing.items() if track.stage == earliest]
-    ahead = [rank for rank, track in tracks.items() if rank in exits or track.stage > earliest]
+    through, tracks = _through(evidence, earliest), evidence.tracks
+    first = [rank for rank, track in standing.items() if track.stage == earliest and rank not in through]
     if len(tracks) == 1:  # a rank alone waits for nobody else
-        return behind
-    late = [
-        rank for rank in standing if evidence.is_waiting(rank) and (rank in evidence.stuck or rank in behind)
-    ]
+        return first
+    ahead = [rank for rank, track in tracks.items() if rank in through or track.stage > earliest]
+    stuck = [rank for rank in first if rank in evidence.stuck] or first
+    behind = [rank for rank in stuck if _waits(evidence, rank) is not True] or stuck
+    late = [rank for rank in standing if evidence.is_waiting(rank) and rank in (*evidence.stuck, *first)]
     return sorted({*(behind if ahead else []), *_not_waiting(evidence, late)})
+
+
+def _through(evidence: Evidence, stage: Stage) -> set[int]:
+    """Ranks that are through with a stage: those that ended, and of those that must be let go who said so."""
+    generation = evidence.generation
+    waits = stage is Stage.REPORTED and not generation.released
+    return {*generation.exits, *(generation.reported if waits else ())}
 
 
 def _not_waiting(evidence: Evidence, ranks: Collection[int]) -> list[int]:
@@ -222,7 +240,9 @@ def _absent(evidence: Evidence, standing: Mapping[int, Track]) -> list[int]:
     """
     found: set[int] = set()
     for sequence in {call.place[0] for track in evidence.tracks.values() for call in track.calls}:
-        members = evidence.members.get(sequence, evidence.tracks)
+        members = [
+            rank for rank in evidence.members.get(sequence, evidence.tracks) if rank in evidence.tracks
+        ]
         most = max(evidence.tracks[rank].entered(sequence) for rank in members)
         last = _last(sequence, [rank for rank in members if rank in standing], standing)
         outside = [rank for rank in last if not standing[rank].open_calls]
@@ -265,17 +285,22 @@ def _hang(
 ) -> Hang:
     ranks = sorted(blame.rank for blame in blamed)
     waiting = _waiting(evidence, ranks)
+    told = raised or {}
+    victims = {rank: how for rank, how in _victims(evidence).items() if rank in waiting and rank not in told}
     entered = _calls_of(evidence.tracks, waiting)
-    culprits = [_culprit(blame, evidence.tracks[blame.rank], entered) for blame in blamed]
+    due = next((blame.expected for blame in blamed if blame.call is not None), "to run")
+    culprits = [_culprit(blame, evidence.tracks[blame.rank], entered, due) for blame in blamed]
     return Hang(
         check=_check_of(evidence, ranks, waiting, divergence),
         kind=culprits[0].kind if culprits else kind,
         culprits=tuple(sorted(culprits, key=lambda culprit: culprit.rank)),
-        waiting_ranks=tuple(waiting),
+        waiting_ranks=tuple(rank for rank in waiting if rank not in victims and rank not in told),
+        victims=victims,
+        out_of_memory=evidence.oom is not None and _is_any_killed(evidence, ranks),
         stacks=stacks.clustered(_stacks(evidence, ranks), whole=ranks),
         seconds_to_verdict=_seconds_since(evidence, ranks or waiting),
         sides=divergence.sides if divergence is not None else (),
-        raised=raised or {},
+        raised=told,
     )
 
 
@@ -309,12 +334,24 @@ def _waiting(evidence: Evidence, culprits: Collection[int]) -> list[int]:
     return sorted({*inside, *raised, *evidence.dead, *still}.difference(culprits))
 
 
+def _victims(evidence: Evidence) -> dict[int, str]:
+    """How those ended, or what torch raised in those, that can have lost a peer."""
+    raised = {rank: error.text.partition("\n")[0][:_TEXT_SHOWN] for rank, error in _raised(evidence).items()}
+    return {**raised, **{rank: deaths.how(evidence, rank) for rank in evidence.dead}}
+
+
+def _is_any_killed(evidence: Evidence, ranks: Collection[int]) -> bool:
+    exits = evidence.generation.exits
+    return any(rank in exits and exits[rank].text == "SIGKILL" for rank in ranks)
+
+
 def _calls_of(tracks: Mapping[int, Track], ranks: Collection[int]) -> list[Call]:
     """The calls that these ranks have entered, as far as was kept, in the order of entering."""
     return sorted((call for rank in ranks for call in tracks[rank].calls), key=lambda call: call.entered_ns)
 
 
-def _culprit(blame: Blame, track: Track, entered: Sequence[Call]) -> Culprit:
+def _culprit(blame: Blame, track: Track, entered: Sequence[Call], due: str) -> Culprit:
+    """What is told of a rank; `due` is what others were to do, where nobody waits in a call of its."""
     call = blame.call or _expected(track, entered)
     return Culprit(
         rank=blame.rank,
@@ -322,7 +359,7 @@ def _culprit(blame: Blame, track: Track, entered: Sequence[Call]) -> Culprit:
         operation=call.operation if call else "",
         group=call.group if call else "",
         site=call.site if call else "",
-        expected=blame.expected or (str(call) if call else _DUE.get(blame.kind, "to run")),
+        expected=blame.expected or (str(call) if call else _DUE.get(blame.kind, due)),
         got=blame.got,
     )
 
@@ -330,8 +367,9 @@ def _culprit(blame: Blame, track: Track, entered: Sequence[Call]) -> Culprit:
 def _expected(track: Track, entered: Sequence[Call]) -> Call | None:
     """The operation that a rank is in; outside of any, the next one that those who wait have entered."""
     if track.open_calls:
-        return track.open_calls[0]
-    return next((call for call in entered if call.number > track.entered(call.place[0])), None)
+        return track.open_calls[0].as_planned
+    missing = (call.as_planned for call in entered if call.number > track.entered(call.place[0]))
+    return next(missing, None)
 
 
 def _check_of(
@@ -350,8 +388,10 @@ def _check_of(
 
 
 def _unanswered(evidence: Evidence, rank: int) -> str | None:
-    """The first check that a rank has not answered: the one that it is in, whatever it has last entered."""
+    """The first check that a rank has not answered unharmed: the one that it is in, or that it broke off."""
     answers = evidence.generation.answers
-    return next(
-        (check for check in evidence.generation.spec.checks if rank not in answers.get(check, {})), None
-    )
+    for check in evidence.generation.spec.checks:
+        answer = answers.get(check, {}).get(rank)
+        if answer is None or answer["broken"]:
+            return check
+    return None

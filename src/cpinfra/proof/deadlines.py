@@ -68,18 +68,15 @@ class Budgets:
     load: float
     """How many times what a CPU carries well the ranks are; 1 at least."""
 
-    def of(self, head: Head, *, released: bool, through_s: float | None) -> float | None:
-        """The budget of a rank where it stands; None where it waits for others by design.
+    def of(self, head: Head, *, through_s: float | None) -> float:
+        """The budget of a rank where it stands.
 
         Args:
             head: where it is.
-            released: whether all have reported and were told to leave; the last of them may not do so.
             through_s: how long the slowest rank took that has left this stage; None where none has.
         """
         if head.stage is Stage.RUNNING:
             return self._operation(head) if head.inside else self.operation_s
-        if head.stage is Stage.REPORTED and not released:
-            return None
         base_s = self._stage(head.stage)
         if through_s is None:
             return base_s

@@ -41,7 +41,7 @@ def dead(evidence: Evidence, *, explained: bool) -> list[Blame]:
     ended = {rank: evidence.generation.exits[rank] for rank in evidence.dead}
     own = {rank: gone for rank, gone in ended.items() if gone.text not in _DEATHS_OF_VICTIMS}
     ranks = _first_and_killed(own) or ([] if explained else _first_alone(ended))
-    return [Blame(rank=rank, kind="process-died", got=_how(evidence, rank)) for rank in ranks]
+    return [Blame(rank=rank, kind="process-died", got=how(evidence, rank)) for rank in ranks]
 
 
 def _first_and_killed(own: Mapping[int, Exit]) -> list[int]:
@@ -59,10 +59,18 @@ def _first_alone(ended: Mapping[int, Exit]) -> list[int]:
     return [first] if all(at - first_at > _ONE_BATCH_S for at, _ in others) else []
 
 
-def _how(evidence: Evidence, rank: int) -> str:
+def how(evidence: Evidence, rank: int) -> str:
     """How a rank ended; who sent the SIGKILL, if the kernel says so; what the rank printed last."""
     text = evidence.generation.exits[rank].text
-    killer = f" of the kernel's out-of-memory killer ({evidence.oom})" if evidence.oom else ""
     words = evidence.last_words.get(rank, "").partition(_FATAL)[0].strip().splitlines()
     said = f"; it printed last: {words[-1].strip()[:_WORDS_SHOWN]!r}" if words else ""
-    return f"ended by {text}{killer if text == 'SIGKILL' else ''}{said}"
+    return f"ended by {text}{_killer(evidence) if text == 'SIGKILL' else ''}{said}"
+
+
+def _killer(evidence: Evidence) -> str:
+    """Whether the kernel sent a SIGKILL for want of memory; where it sent fewer than there are, perhaps."""
+    if evidence.oom is None:
+        return ""
+    killed = [gone for gone in evidence.generation.exits.values() if gone.text == "SIGKILL"]
+    perhaps = "" if len(killed) <= evidence.oom.number else "perhaps "
+    return f", {perhaps}of the kernel's out-of-memory killer ({evidence.oom.says})"

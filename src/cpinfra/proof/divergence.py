@@ -229,14 +229,14 @@ def _line(call: Call) -> tuple[str, str]:
 
 def _judged(entered: Mapping[int, Call], plan: _Plan) -> Divergence:
     """Who is to blame at the place where ranks part."""
-    off_plan = {rank for rank, call in entered.items() if call.planned is not None}
-    if len(off_plan) == len(entered):  # the check itself passes something else there
-        off_plan.clear()
-    expected = plan.due({rank: call for rank, call in entered.items() if rank not in off_plan})
+    wrong = {rank for rank, call in entered.items() if call.planned is not None}
+    if len(wrong) == len(entered):  # the check itself passes something else there
+        wrong.clear()
+    expected = plan.due({rank: call for rank, call in entered.items() if rank not in wrong})
     blamed = []
     for rank, call in entered.items():
-        if rank in off_plan and (expected is None or _is_in_step({0: call, 1: expected})):
-            blamed.append(_off_plan(rank, call))
+        if rank in wrong and (expected is None or _is_in_step({0: call, 1: expected})):
+            blamed.append(off_plan(rank, call))
         elif expected is not None and call.identity != expected.identity:
             blamed.append(_out_of_order(rank, call, expected, plan))
     kind = blamed[0].kind if blamed else _kind(*_two_of(entered))
@@ -257,12 +257,11 @@ def _two_of(entered: Mapping[int, Call]) -> tuple[Call, Call]:
     return entered[first[0]], entered[second[0]]
 
 
-def _off_plan(rank: int, call: Call) -> Blame:
+def off_plan(rank: int, call: Call) -> Blame:
     """Blame for a rank that passed something else than its own trial says."""
-    planned = call.planned or call.signature
-    kind = "mismatched-shape" if call.signature.shape != planned.shape else "mismatched-dtype"
-    got = f"entered {call}"
-    return Blame(rank=rank, kind=kind, got=got, expected=f"{call.operation} of {planned}", call=call)
+    due = call.as_planned
+    kind = "mismatched-shape" if call.signature.shape != due.signature.shape else "mismatched-dtype"
+    return Blame(rank=rank, kind=kind, got=f"entered {call}", expected=str(due), call=due)
 
 
 def _out_of_order(rank: int, call: Call, expected: Call, plan: _Plan) -> Blame:

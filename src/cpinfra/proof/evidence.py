@@ -9,6 +9,7 @@ from dataclasses import field
 
 from ..worker.ledger import Stage
 from .generation import Generation
+from .oom import OomKills
 from .timeline import Call
 from .timeline import Track
 
@@ -28,13 +29,16 @@ class Evidence:
     """CLOCK_MONOTONIC at the judgement."""
     still_s: Mapping[int, float] = field(default_factory=dict)
     """How long each rank has recorded nothing, by its clock."""
+    asleep: Collection[int] = ()
+    """Ranks that sleep and have shown no sign of life for so long that they are not on their way anywhere."""
     last_words: Mapping[int, str] = field(default_factory=dict)
     """The end of what a rank that died has printed."""
     members: Mapping[str, Collection[int]] = field(default_factory=dict)
     """Sequence of calls -> ranks that must come to all of them; all ranks, where it is not told."""
     disturbed: Collection[int] = ()
-    """Ranks that raised only after they had been asked for their stacks: the signal may have done that."""
-    oom: str = ""
+    """Ranks in which torch raised only after they had been asked for their stacks: the signal may have done
+    that, and they count as standing where they were."""
+    oom: OomKills | None = None
     """What a control group says of the kernel's out-of-memory killer since the ranks were forked."""
 
     @property

@@ -29,6 +29,10 @@ REMEDIES = {
     "stuck-in-teardown": "see the rank's stack; the checks themselves had passed",
 }
 """By kind."""
+OOM_REMEDY = (
+    "the kernel killed for want of memory: run fewer ranks there, or give the control group that is named, a "
+    "container's or a job's, a higher limit"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +74,10 @@ class Hang:
     """Where ranks entered different calls at one place: who entered what."""
     raised: Mapping[int, str] = field(default_factory=dict)
     """What other ranks raised that this does not explain."""
+    victims: Mapping[int, str] = field(default_factory=dict)
+    """How ranks ended that had waited for the culprits, and died or raised of it."""
+    out_of_memory: bool = False
+    """Whether the kernel has killed for want of memory, and a culprit died of a SIGKILL."""
 
     @property
     def culprit_ranks(self) -> tuple[int, ...]:
@@ -84,6 +92,8 @@ class Hang:
     @property
     def remedy(self) -> str:
         """What to do; about each kind by its name where there are several."""
+        if self.out_of_memory and self.kinds == ("process-died",):
+            return OOM_REMEDY
         if len(self.kinds) == 1:
             return REMEDIES[self.kind]
         return "; ".join(f"{kind}: {REMEDIES[kind]}" for kind in self.kinds)
@@ -93,7 +103,8 @@ class Hang:
         told = [f"{kind}: {self._blamed_for(kind)}" for kind in self.kinds]
         raised = [f"rank {rank} raised {text}" for rank, text in sorted(self.raised.items())]
         waiting = [f"waiting: {ranks_text(self.waiting_ranks)}"] if self.waiting_ranks else []
-        return "; ".join([*told, *raised, *waiting])
+        victims = [f"lost to it: {victims_text(self.victims)}"] if self.victims else []
+        return "; ".join([*told, *raised, *waiting, *victims])
 
     def _blamed_for(self, kind: str) -> str:
         named = [culprit for culprit in self.culprits if culprit.kind == kind]
@@ -109,11 +120,20 @@ class Hang:
             "culprit_ranks": list(self.culprit_ranks),
             "culprits": [asdict(culprit) for culprit in self.culprits],
             "waiting_ranks": list(self.waiting_ranks),
+            "victims": {str(rank): how for rank, how in self.victims.items()},
             "sides": [{"ranks": list(side.ranks), "entered": side.entered} for side in self.sides],
             "stacks": dict(self.stacks),
             "remedy": self.remedy,
             "seconds_to_verdict": round(self.seconds_to_verdict, 3),
         }
+
+
+def victims_text(victims: Mapping[int, str]) -> str:
+    """`ranks 0, 2 (SIGABRT)`: those that ended alike together."""
+    alike: dict[str, list[int]] = {}
+    for rank, how in sorted(victims.items()):
+        alike.setdefault(how, []).append(rank)
+    return ", ".join(f"{ranks_text(ranks)} ({how})" for how, ranks in alike.items())
 
 
 def ranks_text(ranks: Collection[int]) -> str:

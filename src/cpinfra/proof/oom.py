@@ -6,12 +6,23 @@ Standard library only.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..cgroup_tree import HiddenError
 from ..cgroup_tree import place
 
 _COUNTED_IN = {1: "memory.oom_control", 2: "memory.events"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OomKills:
+    """Processes of one control group that the kernel has killed for want of memory."""
+
+    number: int
+    """Of whichever program: the group may hold others beside the ranks."""
+    says: str
+    """Where that is counted."""
 
 
 class OomWatch:
@@ -35,13 +46,13 @@ class OomWatch:
         found = {path: _kills(path) for path in files}
         self._before = {path: kills for path, kills in found.items() if kills is not None}
 
-    def said(self) -> str:
-        """Which group has counted a kill since the first look, and how many; empty where none has."""
+    def kills(self) -> OomKills | None:
+        """What has been counted since the first look; None where nothing has."""
         for path, before in self._before.items():
             kills = _kills(path)
             if kills is not None and kills > before:
-                return f"oom_kill {before} -> {kills} in {path}"
-        return ""
+                return OomKills(number=kills - before, says=f"oom_kill {before} -> {kills} in {path}")
+        return None
 
 
 def _kills(path: Path) -> int | None:

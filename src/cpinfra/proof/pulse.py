@@ -23,6 +23,8 @@ from .generation import Generation
 _NOTICED_AFTER_S = 0.1
 """A rank that has stood still for this long is worth a look at its process and at who has no CPU."""
 
+_TOGETHER = 0.9
+"""Who has stood in a stage for this part of its budget came into it together with one whose time is up."""
 _ASKED_EVERY_S_A_RANK = 0.003
 """The kernel is asked for every thread of every rank: the more there are, the less often."""
 
@@ -58,10 +60,13 @@ class Pulse:
         return progress_of(self.pid) if outside else ()
 
     def is_past(self, budget_s: float) -> bool:
-        """Whether it has stood still for too long; one that is stopped needs little patience."""
+        """Whether it has stood still for too long."""
         times = COMPUTING_TIMES if self.head.stage is Stage.RUNNING else PROGRESS_TIMES
-        if self.idle.still_s > budget_s or self.still.still_s > times * budget_s:
-            return True
+        return self.idle.still_s > budget_s or self.still.still_s > times * budget_s
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is stopped, wherever it stands; that needs little patience."""
         return self.still.still_s > STOPPED_S and process_state(self.pid) in ("T", "t")
 
 
@@ -89,6 +94,11 @@ class Pulses:
         """How long each living rank has recorded nothing, in seconds that it could have used."""
         return {rank: pulse.still.still_s for rank, pulse in self.by_rank.items()}
 
+    @property
+    def idle_s(self) -> dict[int, float]:
+        """How long each living rank has shown no sign of life, by the same clock."""
+        return {rank: pulse.idle.still_s for rank, pulse in self.by_rank.items()}
+
     def look(self, now: float) -> None:
         """See where every rank is, and how much of the time since the last look counts."""
         ledger = self._generation.ledger
@@ -110,25 +120,34 @@ class Pulses:
         """Ranks that have stood still past their budget.
 
         If one of them is in an operation, so are those that have been in one for half of theirs: they came
-        later, and waiting for them would tell no more.
+        later, and waiting for them would tell no more. In a stage, those that came into it just after.
         """
-        past = {rank for rank, pulse in self.by_rank.items() if self._is_past(pulse)}
-        if any(self.by_rank[rank].head.inside for rank in past):
-            inside = {rank: pulse for rank, pulse in self.by_rank.items() if pulse.head.inside}
-            past |= {rank for rank, pulse in inside.items() if self._is_past(pulse, part=0.5)}
+        past = {rank for rank in self.by_rank if self._is_past(rank)}
+        inside = any(self.by_rank[rank].head.inside for rank in past)
+        stages = {self.by_rank[rank].head.stage for rank in past} - {Stage.RUNNING}
+        for rank, pulse in self.by_rank.items():
+            if (inside and pulse.head.inside and self._is_past(rank, part=0.5)) or (
+                pulse.head.stage in stages and self._is_past(rank, part=_TOGETHER)
+            ):
+                past.add(rank)
         return past
 
-    def _is_past(self, pulse: Pulse, part: float = 1.0) -> bool:
-        budget_s = self._budget_s(pulse) if pulse.still.still_s > 0 else None
-        return budget_s is not None and pulse.is_past(budget_s * part)
+    def _is_past(self, rank: int, part: float = 1.0) -> bool:
+        pulse = self.by_rank[rank]
+        if pulse.still.still_s <= 0:
+            return False
+        waits = (
+            pulse.head.stage is Stage.REPORTED and rank in self._generation.reported and not self._released
+        )
+        return pulse.is_stopped or (not waits and pulse.is_past(self._budget_s(pulse) * part))
 
-    def _budget_s(self, pulse: Pulse) -> float | None:
+    def _budget_s(self, pulse: Pulse) -> float:
         """An operation's by what was slowest for any rank that is in one now: they are in it together."""
         head = pulse.head
         if head.inside and head.slowest_s is not None:
             head = replace(head, slowest_s=self._slowest_s)
         through_s = self._through_s.get(head.stage)
-        return self._budgets.of(head, released=self._released, through_s=through_s)
+        return self._budgets.of(head, through_s=through_s)
 
     def _share(self, now: float) -> float:
         """Asked of the kernel only while somebody stands still: else nobody's clock counts anything."""

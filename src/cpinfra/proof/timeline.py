@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from ..worker.ledger import Kind
@@ -72,6 +73,14 @@ class Call:
         where = (self.check, self.site, self.repetition) if self.check else ()
         return (*where, self.operation, self.group, self.signature)
 
+    @property
+    def as_planned(self) -> Call:
+        """The same call with what the plan of the check says of it."""
+        if self.planned is None:
+            return self
+        planned = replace(self.planned, count=self.signature.count)  # which the plan does not say
+        return replace(self, signature=planned, planned=None)
+
     def __str__(self) -> str:
         if not self.group:
             return self.operation
@@ -95,6 +104,12 @@ class Track:
     def open_calls(self) -> tuple[Call, ...]:
         """Entered and not left: one, unless several were posted at once."""
         return tuple(call for call in self.calls if not call.left)
+
+    @property
+    def reopened(self) -> Track:
+        """The same rank before torch raised in its last call, as if it stood there still."""
+        *before, last = self.calls
+        return replace(self, calls=(*before, replace(last, left=False, raised="")))
 
     def entered(self, sequence: str = "") -> int:
         """How many calls of a sequence it has entered."""

@@ -25,6 +25,8 @@ _SETTLE_S = 0.3
 """After something broke: how long to hear nothing new from the others before judging."""
 _SETTLE_MAX_S = 2.0
 _STACKS_MAX_S = 0.5
+_ASLEEP_S = 0.2
+"""Beside a fault that is known, a rank that sleeps for this long without a sign of life is no accident."""
 _STACK_MAX_BYTES = 65536
 _WORDS_MAX_BYTES = 8192
 _GRACE_S = 0.3
@@ -172,28 +174,45 @@ class Watch:
             self.stopped, self.over = state, True
             return
         self._take_pulses(now)
-        self._stuck = self._pulses.stuck() if self._stuck else set()
+        disturbed = self._disturbed()
+        # Who raised of the signal has moved, and is where it was all the same.
+        self._stuck = (self._pulses.stuck() | (self._stuck & disturbed)) if self._stuck else set()
         if not self._stuck and not generation.broken:
             self._enter(self._live, now)  # late, but it moved while its stack was asked for
             return
-        self.hang = attribute(
-            Evidence(
-                generation=generation,
-                tracks=generation.tracks(),
-                states=self._states(self._living(), "RSDTtZ"),
-                stuck=self._stuck,
-                stacks={rank: text for rank in range(generation.world) if (text := self._stack(rank))},
-                now_ns=time.monotonic_ns(),
-                still_s=self._pulses.still_s,
-                disturbed=generation.raised if self._asked_while_whole else (),
-                last_words={rank: self._last_words(rank) for rank in generation.exits},
-                oom=self._oom.said(),
-            )
-        )
+        self.hang = attribute(self._evidence(disturbed))
         generation.judged = True
         if generation.ledger is not None:
             generation.ledger.phase = Phase.ABORT
         self._enter(self._grace, now)
+
+    def _disturbed(self) -> set[int]:
+        """Ranks in which torch raised after all of them, whole by then, had been asked for their stacks."""
+        return set(self._generation.raised_in_torch) if self._asked_while_whole else set()
+
+    def _evidence(self, disturbed: set[int]) -> Evidence:
+        generation, states = self._generation, self._states(self._living(), "RSDTtZ")
+        asleep_s = _ASLEEP_S * self._budgets.load
+        return Evidence(
+            generation=generation,
+            tracks={
+                rank: track.reopened if rank in disturbed and track.calls else track
+                for rank, track in generation.tracks().items()
+            },
+            states=states,
+            stuck=self._stuck,
+            stacks={rank: text for rank in range(generation.world) if (text := self._stack(rank))},
+            now_ns=time.monotonic_ns(),
+            still_s=self._pulses.still_s,
+            asleep=[
+                rank
+                for rank, idle_s in self._pulses.idle_s.items()
+                if states.get(rank) == "S" and idle_s >= asleep_s
+            ],
+            disturbed=disturbed,
+            last_words={rank: self._last_words(rank) for rank in generation.exits},
+            oom=self._oom.kills(),
+        )
 
     def _last_words(self, rank: int) -> str:
         """The end of a rank's log; empty where it has none."""

@@ -132,6 +132,7 @@ def hang_items(hang: report.Hang | None) -> list[str]:
     if hang is None:
         return []
     waiting = f"; waiting: {', '.join(map(str, hang.waiting_ranks))}" if hang.waiting_ranks else ""
+    waiting += f"; lost to it: {', '.join(hang.victims)}" if hang.victims else ""
     found = [f"- **hang** {code(hang.kind)} {prose(words.where(hang))}{waiting}"]
     for one in hang.culprits:
         at = f"{said(one.operation)} at {said(one.site)}"

@@ -97,6 +97,9 @@ class Hang(Section):
     culprit_ranks: list[Rank] = Field(description="Ranks that caused it; empty where none could be told.")
     culprits: list[Culprit] = Field(description="What each of them did.")
     waiting_ranks: list[Rank] = Field(description="Ranks that only waited.")
+    victims: dict[str, Text] = Field(
+        default_factory=dict, description="Rank -> how it ended that had waited, and died or raised of it."
+    )
     sides: list[Side] = Field(
         default_factory=list,
         description="Who entered what, where ranks entered different calls at one place.",

@@ -57,7 +57,7 @@ class Control:
         self._in_stages = [fault for fault in own if fault.name in STAGE_TWINS]
         self._fired = fired
         self._calls = 0
-        self._put_off: tuple[Injection, Operation] | None = None
+        self._put_off: Operation | None = None
 
     def in_stage(self, stage: Stage) -> None:
         """Stall, if a twin acts in this stage; for ever, then."""
@@ -81,10 +81,8 @@ class Control:
             operations = self._act(fault, operations[0])
         if put_off is None or not operations:
             return operations
-        fault, late = put_off
         self._put_off = None
-        self._fired(fault.text, operation.check)
-        return [*operations, late]
+        return [*operations, put_off]
 
     def _due(self, operation: Operation) -> Injection | None:
         """The next twin that acts at this call, which waits no longer then."""
@@ -104,7 +102,8 @@ class Control:
 
     def _act(self, fault: Injection, operation: Operation) -> Sequence[Operation]:
         if fault.name == "swap-order":
-            self._put_off = (fault, operation)
+            self._fired(fault.text, operation.check)  # also where no call comes after it
+            self._put_off = operation
             return []
         if fault.name == "stall-inside":
             return [replace(operation, run=lambda *_: self._stall(fault, operation))]
