@@ -346,8 +346,19 @@ def test_torch_that_raises_before_a_check_fails_it() -> None:
         "rank 0: DoorError: refused; rank 1: DoorError: no route",
         "read the traceback in the check's evidence.errors in the report; it is in the rank's log too",
     )
-    assert {error["rank"] for error in result.evidence["errors"]} == {0, 1}
-    assert {error["traceback"] for error in result.evidence["errors"]} == {"Traceback of 0", "Traceback of 1"}
+    told = [(error["ranks"], error["traceback"]) for error in result.evidence["errors"]]
+    assert told == [([0], "Traceback of 0"), ([1], "Traceback of 1")]
+
+
+def test_one_traceback_of_several_ranks_before_a_check_is_kept_once() -> None:
+    """With all its ranks, as that of ranks that raised in a check; one without a traceback by its text."""
+    same = [{**trouble(rank, "no route", kind="door"), "traceback": "x"} for rank in (3, 1)]
+    bare = trouble(2, "ended", kind="door")
+    del bare["traceback"]
+    first, second = troubled(*same, bare).evidence["errors"]
+
+    assert (first["ranks"], first["text"], first["traceback"]) == ([1, 3], "no route", "x")
+    assert second == {"kind": "door", "type": "DoorError", "text": "ended", "ranks": [2]}
 
 
 def test_an_error_of_ours_before_a_check_is_unknown() -> None:

@@ -81,7 +81,7 @@ def troubled(check: CheckInfo, run: str, troubles: Mapping[int, Message]) -> Che
         outcome=Outcome.FAIL if in_door else Outcome.UNKNOWN,
         reason=_grouped(_trouble_texts(told).items()),
         remedy=_TROUBLE_REMEDIES[next(iter(told.values()))["kind"]],
-        evidence={"errors": [{"rank": rank, **trouble} for rank, trouble in told.items()]},
+        evidence={"errors": _trouble_errors(told)},
     )
 
 
@@ -91,6 +91,18 @@ def _of_kind(troubles: Mapping[int, Message], kind: str) -> dict[int, Message]:
 
 def _trouble_texts(troubles: Mapping[int, Message]) -> dict[int, str]:
     return {rank: f"{trouble['type']}: {trouble['text']}" for rank, trouble in troubles.items()}
+
+
+def _trouble_errors(troubles: Mapping[int, Message]) -> list[dict[str, Any]]:
+    """Each distinct traceback once, with its ranks; a rank that ended by an error of ours brings none."""
+    seen: dict[str, dict[str, Any]] = {}
+    for rank, trouble in sorted(troubles.items()):
+        error: dict[str, Any] = {
+            key: trouble[key] for key in ("kind", "type", "text", "traceback") if key in trouble
+        }
+        key = trouble.get("traceback") or f"{trouble['type']}: {trouble['text']}"
+        seen.setdefault(key, {**error, "ranks": []})["ranks"].append(rank)
+    return list(seen.values())
 
 
 def _judged(check: CheckInfo, generation: Generation, hang: Hang | None) -> tuple[Outcome, str, str]:
