@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import engine
 from cpinfra.cli import cli
 from cpinfra.cli import detections
 from cpinfra.judging import selftest as judging
@@ -28,6 +30,7 @@ from cpinfra.planning.settle import Settled
 from cpinfra.proof import deadlines
 from cpinfra.proof import detection
 from cpinfra.proof import faults
+from cpinfra.proof import results
 from cpinfra.proof import run_folder
 from cpinfra.proof import selftest
 from cpinfra.proof.catalogue import CheckInfo
@@ -319,10 +322,66 @@ class TestRow:
         assert (row.missed, row.culprit_right, row.kind_right) == (True, True, False)
 
 
+DOOR = {"kind": "door", "type": "DoorError", "text": "no route", "traceback": "x"}
+OURS = {"ranks": [1], "type": "KeyError", "text": "'ours'"}
+
+
+class TestUnknown:
+    """What keeps a fault from being told, and is no word on whether it would be: no miss."""
+
+    def test_ranks_that_cannot_join(self) -> None:
+        """A row for each check, with the reason of each; nobody is blamed."""
+        ring = next(check for check in catalogue() if check.id == CHECK)
+        first = results.troubled(ring, "main", {rank: {"rank": rank, **DOOR} for rank in range(4)})
+        made = Proof(results={CHECK: first, "a.b": result(Outcome.UNKNOWN, "a.b", "not run: no route")})
+        rows = detection.rows_of("raise", "raise:2", made, checks=[CHECK, "a.b"], rank=RANK)
+
+        assert [(row.status, row.untold) for row in rows] == [
+            ("unknown", "ranks 0, 1, 2, 3: DoorError: no route"),
+            ("unknown", "not run: no route"),
+        ]
+        assert [row.got.ranks for row in rows if row.got is not None] == [(0, 1, 2, 3), ()]
+
+    @pytest.mark.parametrize(
+        ("outcome", "error", "status"),
+        [
+            (Outcome.UNKNOWN, OURS, "unknown"),
+            (Outcome.FAIL, OURS, "missed"),
+            (Outcome.UNKNOWN, {**OURS, "type": "InjectedError"}, "missed"),
+        ],
+    )
+    def test_an_exception_in_a_check(self, outcome: Outcome, error: dict[str, Any], status: str) -> None:
+        """One of ours or of a device, by which a check is unknown; not the planted one, nor torch's."""
+        row = row_of("kill", proof("kill", outcome, errors=[error]))
+
+        assert (row.status, row.missed) == (status, status == "missed")
+
+    @pytest.mark.parametrize(
+        ("finding", "status"),
+        [("cpinfra-bug", "unknown"), ("device-trouble", "unknown"), ("teardown-raised", "missed")],
+    )
+    def test_a_finding_beside_it(self, finding: str, status: str) -> None:
+        """An error of ours when the checks were through; torch that raises there may be what was missed."""
+        made = proof("stall-teardown", Outcome.PASS, where="")
+        made.findings.append(replace(TestControl.BLOCKING, id=finding))
+
+        assert row_of("stall-teardown", made, None).status == status
+        assert detection.false_alarms("stall-teardown", made, []) == []
+        assert [one.id for one in detection.troubles(made, [])] == [finding]
+
+    def test_what_is_told_right_all_the_same(self) -> None:
+        """Stays right, with an error of ours beside it."""
+        made = proof("kill", Outcome.FAIL, hangs=[hang("process-died", RANK)])
+        made.findings.append(replace(TestControl.BLOCKING, id="cpinfra-bug"))
+
+        assert row_of("kill", made).status == "right"
+
+
 class TestControl:
-    """The run without a fault, in which every word is one too many."""
+    """The run without a fault: a word is one too many where every check passed."""
 
     WARNING = Finding(id="w", severity=Severity.WARNING, what="x", got="y", expected="z", remedy="r")
+    BLOCKING = replace(WARNING, id="b", severity=Severity.BLOCKING)
 
     def test_clean(self) -> None:
         """What is known of the interpreter is no alarm, nor is an operation that the backend lacks."""
@@ -330,20 +389,42 @@ class TestControl:
             results={CHECK: result(Outcome.PASS), "a.b": result(Outcome.SKIP, "a.b")}, findings=[self.WARNING]
         )
 
-        assert detection.control_of(made, [self.WARNING]).false_alarms == []
+        assert detection.control_of(made, [self.WARNING]).clean
 
     @pytest.mark.parametrize(
         "made",
         [
-            Proof(results={CHECK: result(Outcome.FAIL)}),
-            Proof(results={CHECK: result(Outcome.UNKNOWN)}),
             Proof(results={CHECK: result(Outcome.PASS)}, hangs=[hang("process-died", 1)]),
             Proof(results={CHECK: result(Outcome.PASS)}, findings=[WARNING]),
         ],
     )
     def test_false_alarms(self, made: Proof) -> None:
-        """A check that does not pass, a hang, a finding such as `slow`."""
-        assert len(detection.control_of(made, []).false_alarms) == 1
+        """A hang, or a finding such as `slow`, though every check passed."""
+        control = detection.control_of(made, [])
+
+        assert (len(control.false_alarms), control.clean, control.unpassed) == (1, False, {})
+
+    @pytest.mark.parametrize("outcome", [Outcome.FAIL, Outcome.UNKNOWN])
+    def test_a_check_that_does_not_pass(self, outcome: Outcome) -> None:
+        """Is no false alarm, nor is what is told beside it: a sick machine does the same."""
+        made = Proof(
+            results={CHECK: result(outcome), "a.b": result(Outcome.PASS, "a.b")},
+            hangs=[hang("process-died", 1)] * 2,
+            findings=[self.WARNING],
+        )
+        control = detection.control_of(made, [])
+
+        assert (control.false_alarms, control.clean) == ([], False)
+        assert control.unpassed == {CHECK: f"{outcome.value}: why"}
+        assert [told.partition(":")[0] for told in control.beside] == ["process-died", "w"]
+
+    def test_what_blocks(self) -> None:
+        """Is no false alarm either, and yet not clean."""
+        control = detection.control_of(
+            Proof(results={CHECK: result(Outcome.PASS)}, findings=[self.BLOCKING]), []
+        )
+
+        assert (control.false_alarms, control.clean, control.troubles) == ([], False, [self.BLOCKING])
 
     def test_a_hang_beside_wrong_data(self) -> None:
         """A fault in data makes nobody hang; one in conduct may."""
@@ -364,6 +445,66 @@ class TestControl:
         assert told == (["w: y"] if twin == "delay" else ["slow: y", "w: y"])
 
 
+def found_out(
+    folder: Path, checks: Sequence[CheckInfo], twins: Sequence[str], prove: Any, patch: pytest.MonkeyPatch
+) -> selftest.Tested:
+    """A self-test on four ranks whose proofs are these."""
+    clean = ProofRequest(
+        run="main", python="p", dp=1, cp0=2, cp1=2, device="cpu", gpu_uuids=(), checks=tuple(checks)
+    )
+    patch.setattr(selftest.SelfTest, "_prove", lambda _, request: prove(request))
+    tested, home = selftest.Tested(), run_folder.create(folder, {})
+    whole = Engine(clean, home, lambda _: None)
+    patch.setattr(whole, "budgets", replace(whole.budgets, load=1.0))
+    selftest.SelfTest(whole, clean, [], twins, tested).run()
+    home.close()
+    return tested
+
+
+class TestOnWhatPassed:
+    """Faults are planted on checks that pass without one."""
+
+    FITS, _ = fitted(4)
+
+    def planted(
+        self, outcomes: dict[str, Outcome], folder: Path, patch: pytest.MonkeyPatch
+    ) -> tuple[selftest.Tested, list[list[str]]]:
+        """What was found out, and the checks of each proof but the clean one's; others than these pass."""
+        asked: list[list[str]] = []
+
+        def prove(request: ProofRequest) -> Proof:
+            asked.append([check.id for check in request.checks])
+            fault = "".join(request.faults)
+            said = {name: Outcome.FAIL if fault else outcomes.get(name, Outcome.PASS) for name in asked[-1]}
+            return Proof(
+                results={name: result(one, name) for name, one in said.items()},
+                fired={fault: dict.fromkeys(said, 1.0)},
+            )
+
+        return found_out(folder, self.FITS, ["shifted"], prove, patch), asked[1:]
+
+    def test_leaves_out_what_does_not_pass(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With what it said as the reason; the others are tested to the end."""
+        bad = {CHECK: Outcome.FAIL, "collective.all_gather": Outcome.UNKNOWN}
+        tested, (asked,) = self.planted(bad, tmp_path, monkeypatch)
+
+        assert set(asked).isdisjoint(bad)
+        left_out = {row.check: row.not_applicable for row in tested.rows if row.not_applicable}
+        assert {name: left_out[name] for name in bad} == {
+            CHECK: "It does not pass without a fault: fail: why",
+            "collective.all_gather": "It does not pass without a fault: unknown: why",
+        }
+        assert tested.finished
+        assert (tested.misses, tested.false_alarms) == ([], [])
+
+    def test_ends_where_none_passes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nothing is planted at all."""
+        bad = dict.fromkeys((check.id for check in self.FITS), Outcome.UNKNOWN)
+        tested, asked = self.planted(bad, tmp_path, monkeypatch)
+
+        assert (asked, tested.rows, tested.finished) == ([], [], False)
+
+
 class TestDelay:
     """A delay that nobody notices is made longer, as beside other programs time counts for less."""
 
@@ -376,21 +517,13 @@ class TestDelay:
         """Or until it is a miss; the row is that of the last."""
         requests: list[ProofRequest] = []
 
-        def prove(_: selftest.SelfTest, request: ProofRequest) -> Proof:
+        def prove(request: ProofRequest) -> Proof:
             requests.append(request)
             told = [slow(RANK)] if request.faults and len(requests) - 2 == noticed_at else []
             return proof(request.faults[0] if request.faults else "", Outcome.PASS, slows=told)
 
-        monkeypatch.setattr(selftest.SelfTest, "_prove", prove)
         ring = next(check for check in catalogue() if check.id == CHECK)
-        clean = ProofRequest(
-            run="main", python="p", dp=1, cp0=2, cp1=2, device="cpu", gpu_uuids=(), checks=(ring,)
-        )
-        tested, folder = selftest.Tested(), run_folder.create(tmp_path, {})
-        engine = Engine(clean, folder, lambda _: None)
-        monkeypatch.setattr(engine, "budgets", replace(engine.budgets, load=1.0))
-        selftest.SelfTest(engine, clean, [], ["delay"], tested).run()
-        folder.close()
+        tested = found_out(tmp_path, [ring], ["delay"], prove, monkeypatch)
 
         (row,) = tested.rows
         assert [one.faults[0] for one in requests[1:]] == [f"delay:{RANK}:{text}@6" for text in planted]
@@ -415,8 +548,10 @@ def concluded(settled: Settled, tmp_path: Path) -> Any:
     def conclude(rows: Sequence[Row], *, alarms: Sequence[str] = (), **facts: Any) -> judging.SelfTestAnswer:
         folder = run_folder.create(tmp_path, {})
         job = SelfTestJob(settled, folder, lambda _: None, lambda: None)
+        bad = facts.get("unpassed", {})
+        outcomes = {CHECK: "pass", **{name: said.partition(":")[0] for name, said in bad.items()}}
         job.tested.control = detection.Control(
-            outcomes={CHECK: "pass"}, seconds=1.0, false_alarms=list(alarms)
+            outcomes=outcomes, seconds=1.0, false_alarms=list(alarms), unpassed=bad
         )
         job.tested.rows, job.tested.false_alarms = list(rows), list(alarms)
         job.tested.finished, job.tested.interrupted = facts.get("finished", True), facts.get("signal", "")
@@ -429,6 +564,7 @@ def concluded(settled: Settled, tmp_path: Path) -> Any:
 
 RIGHT = row_of("shifted", proof("shifted", Outcome.FAIL))
 MISSED = row_of("shifted", proof("shifted", Outcome.PASS))
+UNKNOWN = row_of("kill", proof("kill", Outcome.UNKNOWN, errors=[OURS]))
 NOT_PLANTED = detection.not_applicable("swapped-axes", CHECK, "it has no axes")
 
 
@@ -444,6 +580,10 @@ class TestAnswer:
             ([RIGHT], {"finished": False}, ExitCode.NOT_PROVEN),
             ([MISSED], {"finished": False}, ExitCode.FAILED),
             ([NOT_PLANTED], {}, ExitCode.NOT_PROVEN),
+            ([RIGHT, UNKNOWN], {}, ExitCode.NOT_PROVEN),
+            ([MISSED, UNKNOWN], {}, ExitCode.FAILED),
+            ([RIGHT], {"unpassed": {"a.b": "fail: why"}}, ExitCode.NOT_PROVEN),
+            ([MISSED], {"unpassed": {"a.b": "fail: why"}}, ExitCode.FAILED),
             ([RIGHT, MISSED], {"finished": False, "signal": "SIGINT"}, ExitCode.INTERRUPTED),
         ],
     )
@@ -459,6 +599,32 @@ class TestAnswer:
         (finding,) = concluded([RIGHT], finished=False, signal="SIGINT").report.findings
 
         assert (finding.id, finding.got) == ("interrupted", "SIGINT")
+
+    def test_what_does_not_pass_without_a_fault(self, concluded: Any) -> None:
+        """Each check with its reason, those that say the same together, and the way to learn more."""
+        bad = {"a.b": "fail: torn", "c.d": "unknown: not run", "e.f": "unknown: not run"}
+        (finding,) = concluded([RIGHT], unpassed=bad).report.findings
+
+        assert (finding.id, finding.severity) == ("clean-run-not-passed", "blocking")
+        assert finding.what.startswith("3 of 4 checks do not pass here without a fault")
+        assert finding.got == "a.b: fail: torn; c.d, e.f: unknown: not run"
+        python = shlex.quote(sys.executable)
+        assert finding.command == (
+            f"cpinfra prove --device cpu --ranks 2 --python {python} --tier smoke --only {CHECK}"
+        )
+
+    def test_what_could_not_be_told(self, concluded: Any) -> None:
+        """Each fault with its reason, in its row too."""
+        made = concluded([RIGHT, UNKNOWN, replace(UNKNOWN, check=None, untold="no room")]).report
+        (finding,) = made.findings
+
+        assert (finding.id, finding.severity) == ("fault-could-not-be-told", "blocking")
+        assert finding.got == f"kill on {CHECK}: why; kill: no room"
+        assert [(row.status, row.reason) for row in made.selftest] == [
+            ("right", ""),
+            ("unknown", "why"),
+            ("unknown", "no room"),
+        ]
 
 
 def table(answer: judging.SelfTestAnswer) -> list[str]:
@@ -512,6 +678,19 @@ class TestTable:
         ]
         assert text[10].startswith("      got:      it did not act; process-died")
 
+    def test_what_could_not_be_told_says_why(self, concluded: Any) -> None:
+        """In place of what was told; the end counts them."""
+        text = table(concluded([RIGHT, UNKNOWN, replace(UNKNOWN, fault="exit", untold="no room")]))
+
+        assert [line.split()[:3] for line in text[3:6:2]] == [
+            ["kill", CHECK, "unknown"],
+            ["exit", CHECK, "unknown"],
+        ]
+        assert (text[4], text[6]) == ("      reason:   why", "      reason:   no room")
+        end = "Self-test: 1 right, 0 missed, 0 n/a, 2 unknown, 0 false alarms; without a fault: clean"
+        assert end in text
+        assert "Exit code: 3 (could not run, or not all of it)" in text
+
     def test_what_was_not_planted(self, concluded: Any) -> None:
         """Each reason once, with its fault and all its checks, within 100 columns."""
         why = "It delivers no square grid of tiles, and so nothing in it could be swapped."
@@ -540,6 +719,17 @@ class TestTable:
         assert left_out.startswith("Left out: collective.all_reduce, ")
         assert "p2p.ring" not in left_out
         assert "Exit code: 1 (a miss or a false alarm)" in text
+
+    def test_the_end_where_checks_do_not_pass(self, concluded: Any) -> None:
+        """It says how many; where nothing was planted, that it did not run and why."""
+        bad = {"a.b": "fail: torn"}
+        some = table(concluded([RIGHT], unpassed=bad))
+        none = table(concluded([], unpassed={CHECK: "fail: torn", **bad}, finished=False))
+
+        counts = "1 right, 0 missed, 0 n/a, 0 false alarms"
+        assert f"Self-test: {counts}; without a fault: 1 of 2 checks do not pass" in some
+        why = "2 of 2 checks do not pass here without a fault"
+        assert [line for line in none if line.startswith(f"Self-test: did not run: {why}")]
 
     def test_of_no_run(self, settled: Settled, tmp_path: Path) -> None:
         """It did not run, and why; not that nothing was missed."""
@@ -661,6 +851,52 @@ def test_without_torch(tmp_path: Path) -> None:
     assert (made["selftest"], made["control"]["clean"], made["runs"]) == ([], False, [])
     assert [finding["severity"] for finding in made["findings"]] == ["blocking"]
     assert json.loads((tmp_path / "report.json").read_text()) == made
+
+
+NO_ROUTE = (
+    "\n\ndef _lost(self):\n    raise DoorError('init_process_group', 'join', 'no route')\n\n\n"
+    "Door.join = _lost\n"
+)
+ASLEEP = (
+    "\n\n_join = Door.join\n\n\ndef _late(self):\n    import time\n"
+    "    time.sleep(600 if self.rank == 1 else 0)\n    _join(self)\n\n\nDoor.join = _late\n"
+)
+SPOILED = (
+    "\n\ndef _bug(run, trial):\n    raise KeyError('ours')\n\n\n"
+    "from ..registry import _registered as _r\nimport dataclasses as _d\n"
+    "_m, _c = _r['p2p.ring']\n_r['p2p.ring'] = (_m, _d.replace(_c, body=_bug))\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"worker/comm.py": NO_ROUTE}, "fail: ranks 0, 1: DoorError: init_process_group (join): no route"),
+        ({"worker/comm.py": ASLEEP}, "unknown: stuck-in-init: "),
+        ({"worker/checks/p2p.py": SPOILED}, "unknown: ranks 0, 1: KeyError in the code of p2p.ring: 'ours'"),
+    ],
+    ids=["init raises", "init hangs", "a bug of ours"],
+)
+def test_a_machine_on_which_nothing_passes(
+    changes: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No miss, no false alarm: it could not run, exit code 3, and says which checks do not pass and why."""
+    monkeypatch.setitem(deadlines.JOIN_S, "cpu", 2.0)
+    engine.altered_worker(monkeypatch, tmp_path, changes)
+    arguments = ("--ranks", "2", "--device", "cpu", "--only", CHECK, "--python", sys.executable)
+    ran = selftested(*arguments, "--run-dir", str(tmp_path / "run"), "--json")
+    made = json.loads(ran.stdout)
+
+    assert ran.exit_code == 3
+    assert (made["selftest"], made["control"]["false_alarms"]) == ([], [])
+    assert not made["control"]["clean"]
+    (found,) = made["findings"]
+    assert (found["id"], found["severity"]) == ("clean-run-not-passed", "blocking")
+    assert found["got"].startswith(f"{CHECK}: {said}")
+    assert found["got"].count(said.partition(": ")[2]) == 1
+    assert found["command"].startswith("cpinfra prove --device cpu --ranks 2 ")
+    assert "FALSE ALARM" not in ran.stderr
+    assert f"these do not pass: {CHECK}" in ran.stderr
 
 
 def test_two_ranks_and_one_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

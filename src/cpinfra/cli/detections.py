@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from ..report import SelfTestRow
     from ..report import Told
 
-STYLES = {"right": "green", "missed": "bold red"}
+STYLES = {"right": "green", "missed": "bold red", "unknown": "yellow"}
 EXIT_CODES = {
     0: "every fault was noticed and blamed right, no false alarm",
     1: "a miss or a false alarm",
-    3: "could not run, or not to its end",
+    3: "could not run, or not all of it",
     130: "interrupted",
 }
 COLUMNS = 100
+_REASON_LIMIT = 300
 _MARKS = {True: "yes", False: "NO", None: "-"}
 _HEAD = ("fault", "check", "result", "acted", "noticed", "right rank", "right kind", "seconds")
 _OF_DATA = "-: a fault in what is delivered is no rank's, and no kind of hang is told of it"
@@ -63,7 +64,8 @@ def _not_planted(rows: Sequence[SelfTestRow]) -> Iterator[Line]:
     if alike:
         yield styled(("Not planted (n/a)", "bold"))
     for (places, reason), twins in alike.items():
-        text = one_line(f"{', '.join(twins)} on {places}: {reason[:1].lower()}{reason[1:].rstrip('.')}")
+        why = one_line(f"{reason[:1].lower()}{reason[1:].rstrip('.')}", limit=_REASON_LIMIT)
+        text = f"{one_line(', '.join(twins))} on {one_line(places)}: {why}"
         told = textwrap.wrap(
             text, COLUMNS, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False
         )
@@ -75,7 +77,7 @@ def _table(rows: Sequence[SelfTestRow]) -> Iterator[Line]:
     planted = [row for row in rows if row.status != "n/a"]
     if not planted:
         return
-    entries = [*_right(planted), *(_entry(row) for row in planted if row.status == "missed")]
+    entries = [*_right(planted), *(_entry(row) for row in planted if row.status != "right")]
     widths = [max(len(entry.cells[place]) for entry in entries) for place in range(len(_HEAD))]
     widths = [max(width, len(name)) for width, name in zip(widths, _HEAD, strict=True)]
     yield styled(("Faults", "bold"))
@@ -84,7 +86,7 @@ def _table(rows: Sequence[SelfTestRow]) -> Iterator[Line]:
         before, after = _padded(entry.cells[:2], widths), _padded(entry.cells[3:], widths[3:])
         result = (f"  {entry.cells[2]:<{widths[2]}}", STYLES[entry.row.status])
         yield styled(before, result, after)
-        if entry.row.status == "missed":
+        if entry.row.status != "right":
             yield from _told(entry.row)
     if any(row.culprit_right is None for row in planted):
         yield styled((f"  {_OF_DATA}", "dim"))
@@ -122,6 +124,9 @@ def _place(row: SelfTestRow) -> str:
 
 
 def _told(row: SelfTestRow) -> Iterator[Line]:
+    if row.status == "unknown":
+        yield from paragraph("reason", one_line(row.reason))
+        return
     got = _text(row.got)
     yield from paragraph("got", got if row.fired else f"it did not act; {got}")
     yield from paragraph("expected", _text(row.expected))

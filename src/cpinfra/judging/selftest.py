@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from dataclasses import dataclass
@@ -9,10 +10,12 @@ from pathlib import Path
 
 from .. import report
 from ..node.selftest import SelfTestJob
+from ..outcome import BY_ONLY
 from ..outcome import ExitCode
 from ..outcome import Finding
 from ..outcome import Severity
 from ..planning.settle import Settled
+from ..proof.detection import Control
 from ..proof.detection import Row
 from ..proof.expectations import Told
 from ..proof.faults import NAMES
@@ -90,6 +93,55 @@ def _exit_code(tested: Tested, blocked: bool) -> ExitCode:
     return ExitCode.OK if tested.finished and not blocked else ExitCode.NOT_PROVEN
 
 
+def _blocking(settled: Settled, tested: Tested) -> list[Finding]:
+    """What keeps it from being known how faults are told, and is no word on that: see docs/verdicts.md."""
+    control = tested.control
+    unpassed = [_unpassed(settled, control)] if control is not None and control.unpassed else []
+    return [*unpassed, *([_untold(tested.untold)] if tested.untold else [])]
+
+
+def _unpassed(settled: Settled, control: Control) -> Finding:
+    """Checks that do not pass without a fault, those that say the same together."""
+    alike: dict[str, list[str]] = {}
+    for check, said in control.unpassed.items():
+        alike.setdefault(said, []).append(check)
+    told = [f"{', '.join(checks)}: {said}" for said, checks in alike.items()]
+    number = f"{len(control.unpassed)} of {len(control.outcomes)} checks"
+    return Finding(
+        id="clean-run-not-passed",
+        severity=Severity.BLOCKING,
+        what=f"{number} do not pass here without a fault, so nothing is known of how faults in them are told",
+        got="; ".join([*told, *control.beside]),
+        expected="that each check passes as long as no fault is planted",
+        remedy="find out why they do not pass, and mend that first: the command makes the same run by itself",
+        command=_prove(settled),
+    )
+
+
+def _prove(settled: Settled) -> str:
+    """The command that makes the run without a fault by itself: with the same ranks, torch and checks."""
+    (run,) = settled.runs
+    command = ["cpinfra", "prove", "--device", run.device, "--ranks", str(run.mesh.world_size)]
+    command += ["--python", settled.target.python, "--tier", settled.numbers.tier]
+    if any(omitted.reason == BY_ONLY for omitted in run.selection.omitted):
+        command += [word for check in run.selection.run for word in ("--only", check.id)]
+    return shlex.join(command)
+
+
+def _untold(rows: Sequence[Row]) -> Finding:
+    """Faults of which it is not known whether they would be told."""
+    told = [f"{row.fault}{f' on {row.check}' if row.check else ''}: {row.untold}" for row in rows]
+    return Finding(
+        id="fault-could-not-be-told",
+        severity=Severity.BLOCKING,
+        what=f"of {len(rows)} planted fault(s) it is not known whether they would be told",
+        got="; ".join(told),
+        expected="that ranks start beside a fault, their devices work, and cpinfra has no error of its own",
+        remedy="an error of cpinfra is a bug: report it with the run folder; else mend what the reasons "
+        "name; then run it again",
+    )
+
+
 def report_of(settled: Settled, job: SelfTestJob, more: Sequence[Finding]) -> report.Report:
     """The partial report of a self-test."""
     tested = job.tested
@@ -97,7 +149,8 @@ def report_of(settled: Settled, job: SelfTestJob, more: Sequence[Finding]) -> re
     software = (proof.software if proof is not None else None) or {}
     ran = settled.runs if proof is not None and (proof.forked or tested.control is not None) else ()
     obstacle = settled.device.obstacle
-    findings = [*([obstacle] if obstacle is not None else []), *job.findings, *more]
+    known = [*([obstacle] if obstacle is not None else []), *job.findings]
+    findings = [*known, *_blocking(settled, tested), *more]
     return report.Report.made(
         software=report.software_from(
             settled.target.python, software, missing=_NOT_ASKED if software else SILENT
@@ -113,14 +166,14 @@ def _row(row: Row) -> report.SelfTestRow:
     return report.SelfTestRow(
         twin=row.twin,
         check=row.check,
-        status="n/a" if row.not_applicable else "right" if row.right else "missed",
+        status=row.status,
         fault=row.fault,
         fired=row.fired,
         detected=row.detected,
         culprit_right=row.culprit_right,
         kind_right=row.kind_right,
         seconds=row.seconds,
-        reason=report.plain(row.not_applicable),
+        reason=report.plain(row.not_applicable or (row.untold if row.status == "unknown" else "")),
         expected=_told(row.expected),
         got=_told(row.got),
     )
@@ -135,7 +188,7 @@ def _control(settled: Settled, tested: Tested) -> report.Control:
     misfits = [omitted.check.id for omitted in chosen.misfits]
     checks = [one.check.id for one in chosen.omitted if one.check.id not in misfits]
     return report.Control(
-        clean=tested.control is not None and not tested.control.false_alarms,
+        clean=tested.control is not None and tested.control.clean,
         outcomes=tested.control.outcomes if tested.control is not None else {},
         false_alarms=report.plain(tested.false_alarms),
         left_out=[*checks, *(name for name in NAMES if name not in settled.twins)],

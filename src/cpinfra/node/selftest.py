@@ -44,8 +44,9 @@ class SelfTestJob:
 
     @property
     def findings(self) -> list[Finding]:
-        """What was noticed of the interpreter, and errors of ours."""
-        return [*(self._engine.findings if self._engine is not None else ()), *self._bugs]
+        """What was noticed of the interpreter, what befell ranks and blocks, and errors of ours."""
+        of_engine = self._engine.findings if self._engine is not None else ()
+        return [*of_engine, *self.tested.findings, *self._bugs]
 
     def run(self) -> None:
         """Test, where there is anything to run on."""

@@ -70,14 +70,18 @@ def _fired(words: Mapping[str, str]) -> str:
 
 
 def _control(words: Mapping[str, str]) -> str:
-    alarms = f": FALSE ALARM: {words['false_alarms']}" if words["false_alarms"] else " passed"
-    return f"without a fault {words['checks']} check(s){alarms} ({words['seconds']} s)"
+    told = f": FALSE ALARM: {words['false_alarms']}" if words["false_alarms"] else " passed"
+    if words.get("unpassed"):
+        told = f": these do not pass: {words['unpassed']}"
+    return f"without a fault {words['checks']} check(s){told} ({words['seconds']} s)"
 
 
 def _twin(words: Mapping[str, str]) -> str:
     where = "" if words["check"] == "None" else f" in {words['check']}"
     if words["right"] == "True":
         return f"{words['fault']}{where}: right, {words['seconds']} s after it"
+    if words.get("status") == "unknown":
+        return f"{words['fault']}{where}: could not be told: {one_line(words['untold'], limit=_BRIEF)}"
     expected = one_line(words["expected"], limit=_BRIEF)
     acted = "" if words["fired"] == "True" else "it did not act; "
     return f"{words['fault']}{where}: MISSED: {acted}expected {expected}"

@@ -6,18 +6,28 @@ from collections.abc import Collection
 from collections.abc import Sequence
 from dataclasses import asdict
 from dataclasses import dataclass
+from dataclasses import field
 from typing import Any
+from typing import Literal
 
+from ..outcome import BUG_REMEDY
+from ..outcome import CheckResult
 from ..outcome import Finding
 from ..outcome import Outcome
+from ..outcome import Severity
 from ..worker.injection import DATA_TWINS
 from .contract import Proof
 from .expectations import EXPECTED
 from .expectations import Expectation
 from .expectations import Told
+from .findings import BUG
 
 _OF_PLANTING = frozenset({"fault-not-fired", "fault-not-caught"})
 """Findings about the fault itself: its row says them too."""
+_NO_VERDICT = frozenset({BUG, "device-trouble"})
+"""Findings of what befell ranks outside of checks and says nothing of how faults are told."""
+_INJECTED = "InjectedError"
+"""Type of what the twin `raise` raises, which is no error of ours, whatever it is taken for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +52,18 @@ class Row:
     expected: Told | None
     """None where it was not planted."""
     got: Told | None
+    untold: str = ""
+    """Why nothing is known of whether it would be told: an error of ours, a device that failed, ranks that
+    could not start; empty where that is known."""
+
+    @property
+    def status(self) -> Literal["right", "missed", "unknown", "n/a"]:
+        """In a word, as the report has it."""
+        if self.not_applicable:
+            return "n/a"
+        if self.right:
+            return "right"
+        return "unknown" if self.untold else "missed"
 
     @property
     def right(self) -> bool:
@@ -51,13 +73,13 @@ class Row:
 
     @property
     def missed(self) -> bool:
-        """Whether it was planted and something is amiss."""
-        return not self.not_applicable and not self.right
+        """Whether it was planted, and what was told of it is amiss."""
+        return self.status == "missed"
 
     def facts(self) -> dict[str, Any]:
         """For an event: what was told in words alone."""
         told = {name: one.text for name in ("expected", "got") if (one := getattr(self, name)) is not None}
-        return {**asdict(self), **told, "right": self.right}
+        return {**asdict(self), **told, "right": self.right, "status": self.status}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,15 +91,35 @@ class Control:
     seconds: float
     """Of the checks, on the slowest rank."""
     false_alarms: list[str]
-    """What was told though there was no fault."""
+    """What was told though there was no fault and every check passed."""
+    unpassed: dict[str, str] = field(default_factory=dict)
+    """Outcome and reason by check, of those that ran and did not pass: no fault can be planted on them."""
+    beside: list[str] = field(default_factory=list)
+    """What else was told where checks did not pass: then it cannot be told from what ails the machine."""
+    troubles: list[Finding] = field(default_factory=list)
+    """What blocks and is no alarm: an error of ours, a device that failed, torch that raised at the end."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether every check passed that ran, and nothing else was told."""
+        return not (self.false_alarms or self.unpassed or self.troubles)
 
     def facts(self) -> dict[str, Any]:
         """For an event."""
-        return {"checks": len(self.outcomes), "seconds": self.seconds, "false_alarms": self.false_alarms}
+        return {
+            "checks": len(self.outcomes),
+            "seconds": self.seconds,
+            "false_alarms": self.false_alarms,
+            "unpassed": list(self.unpassed),
+        }
 
 
 def control_of(proof: Proof, known: Collection[Finding]) -> Control:
     """Judge the run without a fault.
+
+    A word is a false alarm only where every check passed: a hang, a late rank, another warning. A check that
+    fails or hangs without a fault is none, as a sick machine does the same and nothing tells them apart: of
+    detection nothing is known there.
 
     Args:
         proof: that run.
@@ -85,20 +127,44 @@ def control_of(proof: Proof, known: Collection[Finding]) -> Control:
     """
     may = (Outcome.PASS, Outcome.SKIP)
     results = proof.results.values()
-    alarms = [f"{one.id}: {one.outcome.value}: {one.reason}" for one in results if one.outcome not in may]
-    alarms += [hang.sentence() for hang in proof.hangs]
-    alarms += [f"{one.id}: {one.got}" for one in proof.findings if one not in known]
+    unpassed = {one.id: f"{one.outcome.value}: {one.reason}" for one in results if one.outcome not in may}
+    told = [hang.sentence() for hang in proof.hangs]
+    told += [f"{one.id}: {one.got}" for one in _alarming(proof, known)]
     return Control(
         outcomes={one.id: one.outcome.value for one in results},
         seconds=round(sum(one.seconds for one in results), 4),
-        false_alarms=[f"without a fault: {alarm}" for alarm in alarms],
+        false_alarms=[] if unpassed else [f"without a fault: {alarm}" for alarm in told],
+        unpassed=unpassed,
+        beside=[word for word in dict.fromkeys(told) if unpassed and not _is_in(word, unpassed.values())],
+        troubles=troubles(proof, known),
     )
+
+
+def _is_in(word: str, texts: Collection[str]) -> bool:
+    return any(word in text for text in texts)
+
+
+def troubles(proof: Proof, known: Collection[Finding]) -> list[Finding]:
+    """What blocks and was told of ranks, beside a fault or without: it keeps a self-test from being whole.
+
+    Args:
+        proof: one of the self-test.
+        known: what was noticed of the interpreter, and is told anyway.
+    """
+    found = [one for one in proof.findings if one not in known and one.id not in _OF_PLANTING]
+    return [one for one in found if one.severity is Severity.BLOCKING]
+
+
+def _alarming(proof: Proof, known: Collection[Finding]) -> list[Finding]:
+    """Findings that must not be there where nothing does what they tell: those that do not block."""
+    return [one for one in proof.findings if one not in known and one.severity is not Severity.BLOCKING]
 
 
 def false_alarms(twin: str, proof: Proof, known: Collection[Finding]) -> list[str]:
     """What was told beside a planted fault that does not do it.
 
-    Hangs where it changes data alone, and findings: of hangs its row says whether they are right.
+    Hangs where it changes data alone, and warnings: of hangs its row says whether they are right. What
+    blocks is no word on a fault, and among the `troubles`.
 
     Args:
         twin: the name of the fault.
@@ -107,7 +173,7 @@ def false_alarms(twin: str, proof: Proof, known: Collection[Finding]) -> list[st
     """
     hangs = [hang.sentence() for hang in proof.hangs] if twin in DATA_TWINS else []
     due = {*_OF_PLANTING, "slow"} if EXPECTED[twin].slow else _OF_PLANTING
-    found = [f"{one.id}: {one.got}" for one in proof.findings if one not in known and one.id not in due]
+    found = [f"{one.id}: {one.got}" for one in _alarming(proof, known) if one.id not in due]
     return [f"{twin}: {alarm}" for alarm in [*hangs, *found]]
 
 
@@ -157,7 +223,24 @@ def _row(twin: str, fault: str, proof: Proof, check: str | None, rank: int | Non
         not_applicable="",
         expected=expected.told(rank, check),
         got=_got(proof, check),
+        untold=_untold(fault, proof, check),
     )
+
+
+def _untold(fault: str, proof: Proof, check: str | None) -> str:
+    """Why nothing is known of whether a fault would be told, if it was not; empty where that is known."""
+    results = [result for name, result in proof.results.items() if check in (None, name)]
+    unborn = fault not in proof.fired and not proof.hangs
+    unborn = unborn and not any(result.ranks for result in proof.results.values())
+    reasons = [result.reason for result in results if unborn or _is_of_an_error(result)]
+    reasons += [f"{one.what}: {one.got}" for one in proof.findings if one.id in _NO_VERDICT]
+    return reasons[0] if reasons else ""
+
+
+def _is_of_an_error(result: CheckResult) -> bool:
+    """Whether a check could not be judged for an exception of ours, or for one of a device."""
+    errors = [error for error in result.evidence.get("errors", ()) if error.get("type") != _INJECTED]
+    return result.outcome is Outcome.UNKNOWN and (bool(errors) or result.remedy == BUG_REMEDY)
 
 
 def _is_detected(twin: str, proof: Proof, check: str | None) -> bool:

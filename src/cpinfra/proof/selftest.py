@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
 
+from ..outcome import Finding
 from ..outcome import Outcome
 from ..worker.injection import CONTROL_TWINS
 from ..worker.injection import DATA_TWINS
@@ -27,6 +28,7 @@ from .detection import control_of
 from .detection import false_alarms
 from .detection import not_applicable
 from .detection import rows_of
+from .detection import troubles
 from .engine import Engine
 from .supervisor import Supervisor
 
@@ -41,7 +43,7 @@ _DELAYED_CALL = 6
 """Late enough that it is known how long the operation takes."""
 
 Misfit = tuple[CheckInfo, str]
-"""A check that cannot run on the mesh, and why."""
+"""A check on which no fault can be planted, and why: it cannot run on the mesh, or does not pass."""
 Prove = Callable[[ProofRequest], Proof]
 
 
@@ -73,6 +75,8 @@ class Tested:
     rows: list[Row] = field(default_factory=list)
     false_alarms: list[str] = field(default_factory=list)
     """What was told although no fault does it, of whichever run."""
+    findings: list[Finding] = field(default_factory=list)
+    """What blocks and befell ranks, of each kind the first: errors of ours, devices that failed."""
     proof: Proof | None = None
     """The last one: what it knows of the interpreter holds for all."""
     interrupted: str = ""
@@ -89,6 +93,17 @@ class Tested:
     def right(self) -> list[Row]:
         """Twins of which all was told as it must be."""
         return [row for row in self.rows if row.right]
+
+    @property
+    def untold(self) -> list[Row]:
+        """Twins of which it is not known whether they would be told."""
+        return [row for row in self.rows if row.status == "unknown"]
+
+    def note(self, findings: Sequence[Finding]) -> None:
+        """Keep what blocks; what befalls one run after the other is told once."""
+        for finding in findings:
+            if finding.id not in {one.id for one in self.findings}:
+                self.findings.append(finding)
 
 
 class SelfTest:
@@ -118,29 +133,37 @@ class SelfTest:
         self._tested = tested
 
     def run(self) -> None:
-        """The clean run first, then every fault; never raises for what a machine or a rank can do."""
+        """The clean run first, then every fault; never raises for what a machine or a rank can do.
+
+        Faults are planted on checks that passed the clean run: of others nothing could be told. Where none
+        did, that is all.
+        """
         clean = self._prove(self._request)
         if clean is None:
             return
         control = control_of(clean, self._engine.findings)
         self._tested.control = control
         self._tested.false_alarms += control.false_alarms
+        self._tested.note(control.troubles)
         self._engine.emit("control", **control.facts())
-        able, unable = self._sorted_by_ability(clean)
+        able, unable = self._sorted_by_ability(clean, control)
+        if control.unpassed and not able:
+            return
         for planting in plantings(able, self._request.world, self._engine.budgets.load):
             if planting.twin in self._twins and not self._plant(planting):
                 return
         self._tested.rows += (row for row in unplanted(able, unable) if row.twin in self._twins)
         self._tested.finished = True
 
-    def _sorted_by_ability(self, clean: Proof) -> tuple[list[CheckInfo], list[Misfit]]:
-        """Checks that ran, and those that have nothing to run here, with the reason."""
-        skipped = {
-            name: result.reason for name, result in clean.results.items() if result.outcome is Outcome.SKIP
-        }
-        able = [check for check in self._request.checks if check.id not in skipped]
-        lacking = [(check, skipped[check.id]) for check in self._request.checks if check.id in skipped]
-        return able, [*self._misfits, *lacking]
+    def _sorted_by_ability(self, clean: Proof, control: Control) -> tuple[list[CheckInfo], list[Misfit]]:
+        """Checks that passed, and those that have nothing to run here or do not pass, with the reason."""
+        why = {name: f"It does not pass without a fault: {said}" for name, said in control.unpassed.items()}
+        for name, result in clean.results.items():
+            if result.outcome is Outcome.SKIP:
+                why[name] = result.reason
+        able = [check for check in self._request.checks if check.id not in why]
+        unable = [(check, why[check.id]) for check in self._request.checks if check.id in why]
+        return able, [*self._misfits, *unable]
 
     def _plant(self, planting: Planting) -> bool:
         """One fault; whether another may follow."""
@@ -150,6 +173,7 @@ class SelfTest:
             if proof is None:
                 return False
             self._tested.false_alarms += false_alarms(planting.twin, proof, self._engine.findings)
+            self._tested.note(troubles(proof, self._engine.findings))
             rows = rows_of(planting.twin, fault, proof, checks=_checks_of(planting), rank=planting.rank)
             if all(row.detected for row in rows):
                 break

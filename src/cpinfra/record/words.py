@@ -65,14 +65,22 @@ def selftest(made: report.Report) -> str:
     """What a self-test came to, in a sentence; of one that planted nothing why."""
     number = Counter(row.status for row in made.selftest)
     control = made.control
-    planted = number["right"] + number["missed"]
-    if control is None or not (planted or control.outcomes):
+    planted = number["right"] + number["missed"] + number["unknown"]
+    if control is None or not (planted or control.clean or control.false_alarms):
         blocking = [one for one in findings(made) if one.severity == "blocking"]
         return f"did not run: {one_line(blocking[0].what) if blocking else 'its report does not say why'}"
     alarms = len(control.false_alarms)
     told = f"{number['right']} right, {number['missed']} missed, {number['n/a']} n/a"
+    told += f", {number['unknown']} unknown" if number["unknown"] else ""
     told += f", {alarms} false alarm{'' if alarms == 1 else 's'}"
-    return f"{told}; without a fault: {'clean' if control.clean else 'not clean'}"
+    return f"{told}; without a fault: {_clean(control)}"
+
+
+def _clean(control: report.Control) -> str:
+    unpassed = [said for said in control.outcomes.values() if said not in ("pass", "skip")]
+    if unpassed:
+        return f"{len(unpassed)} of {len(control.outcomes)} checks do not pass"
+    return "clean" if control.clean else "not clean"
 
 
 def left_out(made: report.Report) -> str:

@@ -29,8 +29,10 @@ class SelfTestRow(Section):
 
     twin: str = Field(description="Name of the planted fault.")
     check: str | None = Field(description="Where it was planted; null: outside of any check.")
-    status: Literal["right", "missed", "n/a"] = Field(
-        description="`right`: it acted, and all was told as it must be; `n/a`: it was not planted."
+    status: Literal["right", "missed", "unknown", "n/a"] = Field(
+        description="`right`: it acted, and all was told as it must be; `unknown`: an error of cpinfra, a "
+        "device that failed or ranks that could not start kept that from being known; `n/a`: it was not "
+        "planted."
     )
     fault: str = Field(description="The fault as --inject spells it; empty where it was not planted.")
     fired: bool = Field(description="Whether it acted.")
@@ -44,7 +46,10 @@ class SelfTestRow(Section):
         "no kind, and where it was not planted."
     )
     seconds: Seconds | None = Field(description="From the fault to the word on it; null where either is not.")
-    reason: str = Field(description="Why it cannot act there; empty where it was planted.")
+    reason: str = Field(
+        description="Of `n/a` why it was not planted there, of `unknown` what kept it from being known; "
+        "empty for the others."
+    )
     expected: Told | None = Field(description="What must be told of it; null where it was not planted.")
     got: Told | None = Field(description="What was told; null where it was not planted.")
 
@@ -52,7 +57,9 @@ class SelfTestRow(Section):
 class Control(Section):
     """The run without a fault, and what was told that no fault does."""
 
-    clean: bool = Field(description="Whether it ran to its end without a false alarm.")
+    clean: bool = Field(
+        description="Whether it ran to its end, no check failed or was unknown, and nothing else was told."
+    )
     outcomes: dict[str, str] = Field(description="Outcome by check; empty where it did not come to its end.")
     false_alarms: list[str] = Field(
         description="What was told though nothing was planted, or nothing that does it; of every run."
