@@ -49,12 +49,14 @@ class Planted:
 
     def _missed(self, fault: str, proof: Proof) -> set[str] | None:
         """The checks that should have caught a fault and passed; None where it was caught as it must be."""
-        noticed = proof.hang or any(r.outcome is Outcome.FAIL for r in proof.results.values())
+        failed = {name for name, result in proof.results.items() if result.outcome is Outcome.FAIL}
         if fault in DATA_TWINS:
+            noticed = proof.hang or failed
             return self._blind(fault, proof) or (None if noticed else self._acted[fault])
         planted = parse(fault, self._request.world)
         is_short = planted.name == "delay" and planted.seconds <= self._operation_s
-        return None if is_short or noticed else set()
+        # A check that fails elsewhere is no word on this fault; one that acts in a stage can only be a hang.
+        return None if is_short or proof.hang or failed & self._acted[fault] else set()
 
     def _blind(self, fault: str, proof: Proof) -> set[str]:
         """Checks that declare this twin, in which it acted, and that passed all the same."""
