@@ -45,25 +45,29 @@ def test_every_twin_has_its_kind() -> None:
     assert {*KINDS, *NO_HANG} == {*CONTROL_TWINS}
 
 
-@pytest.fixture(autouse=True)
-def without_the_fault(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Every judgement is made twice, once with the planted fault deleted: the answers must be the same."""
-    made: list[int] = []
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[Hang | None]:
+    """Every judgement of this process is made twice, once with the planted fault deleted.
+
+    The answers must be the same. They come back, so that a test can assert that any was made at all.
+    """
+    made: list[Hang | None] = []
 
     def twice(evidence: Evidence) -> Hang | None:
         found = attribution.attribute(evidence)
         generation = replace(evidence.generation, spec=replace(evidence.generation.spec, faults=()))
         assert attribution.attribute(replace(evidence, generation=generation)) == found
-        made.append(1)
+        made.append(found)
         return found
 
     monkeypatch.setattr(watch, "attribute", twice)
     return made
 
 
-def told(proof: Proof) -> tuple[str, tuple[int, ...]]:
-    """Kind and culprits."""
+def told(proof: Proof, judged: list[Hang | None]) -> tuple[str, tuple[int, ...]]:
+    """Kind and culprits of a hang, which was judged twice."""
     assert proof.hang is not None
+    assert proof.hang in judged
     return proof.hang.kind, proof.hang.culprit_ranks
 
 
@@ -81,11 +85,13 @@ class OnRanks:
             yield bench
 
     @pytest.mark.parametrize("name", KINDS)
-    def test_the_rank_is_named_with_what_it_did(self, bench: engine.Bench, name: str) -> None:
+    def test_the_rank_is_named_with_what_it_did(
+        self, bench: engine.Bench, name: str, judged: list[Hang | None]
+    ) -> None:
         """Its kind, the rank alone, the operation; the check fails, or passes in a new generation."""
         proof = bench.prove(self.check, f"{name}:1")
 
-        assert told(proof) == (KINDS[name], (1,))
+        assert told(proof, judged) == (KINDS[name], (1,))
         assert proof.hang is not None
         assert 1 not in proof.hang.waiting_ranks
         outcome = proof.results[self.check].outcome.value
@@ -98,16 +104,22 @@ class OnRanks:
             assert culprit.site.startswith(self.check.partition(".")[0])
         assert bench.prove(self.check).results[self.check].outcome.value == "pass"
 
-    def test_a_rank_that_raises_is_no_hang(self, bench: engine.Bench) -> None:
+    def test_a_rank_that_raises_is_no_hang(self, bench: engine.Bench, judged: list[Hang | None]) -> None:
         """Its own text is the reason."""
         proof = bench.prove(self.check, "raise:1")
 
-        assert proof.hang is None
+        assert (proof.hang, judged) == (None, [None])
         assert proof.results[self.check].reason.startswith("rank 1: InjectedError")
 
-    def test_a_rank_that_is_late_is_slow(self, bench: engine.Bench) -> None:
-        """A warning with figures; nothing fails."""
-        proof = bench.prove(self.check, "delay:1:1.0")
+    def test_a_rank_that_is_late_is_slow(self, bench: engine.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A warning with figures; nothing fails.
+
+        Time that ranks were starved of does not count, so the delay is five times what counts as slow, and
+        a tenth of any deadline.
+        """
+        patient = replace(bench._engine.budgets, operation_s=20.0, is_fixed=True)
+        monkeypatch.setattr(bench._engine, "budgets", patient)
+        proof = bench.prove(self.check, "delay:1:2@6")
 
         assert (proof.hang, proof.results[self.check].outcome.value) == (None, "pass")
         (slow,) = [finding for finding in proof.findings if finding.id == "slow"]
@@ -158,22 +170,27 @@ class TestTogether:
             ("never-join:0", "stall-init:1"),
         ],
     )
-    def test_two_faults_are_both_named(self, bench: engine.Bench, first: str, second: str) -> None:
+    def test_two_faults_are_both_named(
+        self, bench: engine.Bench, first: str, second: str, judged: list[Hang | None]
+    ) -> None:
         """Whoever they are, in one verdict."""
         proof = bench.prove(ALL_REDUCE, first, second)
 
         assert proof.hang is not None
+        assert proof.hang in judged
         named = {culprit.rank: culprit.kind for culprit in proof.hang.culprits}
         expected = {int(fault[-1]): KINDS[fault.partition(":")[0]] for fault in (first, second)}
         assert named == expected
         assert all(f"{kind}: rank" in proof.hang.sentence() for kind in expected.values())
 
     @pytest.mark.parametrize("other", ["kill:2", "stop:2", "skip:2", "stall-inside:2"])
-    def test_an_exception_beside_a_hang_is_told_too(self, bench: engine.Bench, other: str) -> None:
+    def test_an_exception_beside_a_hang_is_told_too(
+        self, bench: engine.Bench, other: str, judged: list[Hang | None]
+    ) -> None:
         """The reason has both."""
         proof = bench.prove(ALL_REDUCE, "raise:0", other)
 
-        assert told(proof) == (KINDS[other.partition(":")[0]], (2,))
+        assert told(proof, judged) == (KINDS[other.partition(":")[0]], (2,))
         assert "rank 0 raised InjectedError" in proof.results[ALL_REDUCE].reason
 
 
@@ -183,20 +200,20 @@ class TestAtAnEdge:
     @pytest.mark.parametrize("rank", [0, 1])
     @pytest.mark.parametrize("name", ["skip", "swap-order"])
     def test_the_check_that_fails_is_the_one_whose_call_was_due(
-        self, name: str, rank: int, tmp_path: Path
+        self, name: str, rank: int, tmp_path: Path, judged: list[Hang | None]
     ) -> None:
         """Whichever rank it is; the other check passes in a new generation."""
         only = "collective.all_*"
         ran = engine.prove(tmp_path, only=only, faults=[f"{name}:{rank}@9"], mesh=(1, 1, 2))
 
-        assert told(ran.proof) == (KINDS[name], (rank,))
+        assert told(ran.proof, judged) == (KINDS[name], (rank,))
         assert ran.outcomes() == {ALL_REDUCE: "fail", "collective.all_gather": "pass"}
 
-    def test_a_run_folder_below_one_called_torch(self, tmp_path: Path) -> None:
+    def test_a_run_folder_below_one_called_torch(self, tmp_path: Path, judged: list[Hang | None]) -> None:
         """Only torch's own folder says that a rank waits inside of it."""
         ran = engine.prove(tmp_path / "torch" / "run", only="p2p.ring", faults=["stall-inside:1"])
 
-        assert told(ran.proof) == ("stuck-inside-backend", (1,))
+        assert told(ran.proof, judged) == ("stuck-inside-backend", (1,))
 
 
 class TestPairs:
@@ -216,12 +233,12 @@ class TestPairs:
 
     @pytest.mark.parametrize("name", IN_CALLS)
     def test_the_fault_in_repetition_3_of_5_is_named_within_its_pair(
-        self, bench: engine.Bench, name: str
+        self, bench: engine.Bench, name: str, judged: list[Hang | None]
     ) -> None:
         """Call 4 of the rank, after the mesh: its partner waits, the other pair does not."""
         proof = bench.prove(self.check, f"{name}:2@4")
 
-        assert told(proof) == (KINDS[name], (2,))
+        assert told(proof, judged) == (KINDS[name], (2,))
         assert proof.hang is not None
         assert set(proof.hang.waiting_ranks) <= {3}
         (culprit,) = proof.hang.culprits
