@@ -3,10 +3,12 @@
     python benchmarks/hang_to_verdict.py [--ranks N] [--rounds N] [--only FAULT]... [--optimize]
 
 Run it with the interpreter that has cpinfra and torch. Each fault is planted in a run of `cpinfra prove` of
-its own, in one collective, one P2P and one DTensor check; the stages' faults once. The clock starts when the
-rank says that its fault acts, and stops when the line that names it has come through the pipe that a person
-reads. Faults take turns, so that whatever else the machine does meets all of them. It ends with a Markdown
-table, and status 1 if a figure is missed, or a verdict names another rank or kind.
+its own, as the self-test plants it: on the first collective, P2P and DTensor check that fits that many ranks;
+the stages' faults once. `delay` is left out: it is no hang, and nothing fails by it. The clock starts when
+the rank says that its fault acts, and stops when the line that names it has come through the pipe that a
+person reads. Faults take turns, so that whatever else the machine does meets all of them. It ends with a
+Markdown table, and status 1 if a figure is missed, or a verdict names another rank or kind; 2 if it cannot
+be run.
 """
 
 from __future__ import annotations
@@ -20,28 +22,36 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cpinfra.mesh import UsageProblem
+from cpinfra.mesh import choose
+from cpinfra.proof.catalogue import catalogue
 from cpinfra.proof.expectations import EXPECTED
+from cpinfra.proof.selftest import Planting
+from cpinfra.proof.selftest import plantings
+from cpinfra.text import one_line
 from cpinfra.worker.injection import CONTROL_TWINS
+from cpinfra.worker.injection import STAGE_TWINS
 
-CHECKS = ("collective.all_reduce", "p2p.ring", "dtensor.roundtrip")
-RANK = 1
+FEWEST_RANKS = 2
 KINDS: Mapping[str, str | None] = {
     name: expected.hang for name, expected in EXPECTED.items() if name in CONTROL_TWINS and not expected.slow
 }
 """Fault -> kind of hang that must be named; None: no hang, the check fails."""
-STAGES = ("never-join", "stall-init", "stall-teardown")
 DEATHS = ("exit", "kill")
 MEDIAN_S = 2.0
 MOST_S = 5.0
 MOST_OF_STAGE_S = 10.0
 MOST_OF_DEATH_S = 1.0
 TIMEOUT_S = 120
+_SHOWN = 400
+"""Characters of what a run printed at its end, in an error."""
 
 
 class BenchmarkError(RuntimeError):
@@ -71,18 +81,23 @@ def command(fault: str, check: str, ranks: int, folder: Path) -> list[str]:
     return [*program, "--only", check, "--inject", fault, "--run-dir", str(folder)]
 
 
-def run(fault: str, check: str, ranks: int, environment: Mapping[str, str]) -> Verdict:
-    """Plant one fault, and time the line that tells of it."""
+def run(planting: Planting, ranks: int, environment: Mapping[str, str]) -> Verdict:
+    """Plant one fault, and time the line that tells of it.
+
+    Raises:
+        BenchmarkError: the run did not end as it must.
+    """
+    fault, check = planting.fault, planting.checks[0].id
     with tempfile.TemporaryDirectory(prefix="cpinfra-benchmark-") as path:
         folder = Path(path) / "run"
         lines = _timed_lines(command(fault, check, ranks, folder), environment)
-        told_at_s = _told_at_s(fault, check, lines)
+        told_at_s = _told_at_s(planting, check, lines)
         report = json.loads((folder / "report.json").read_text())
         events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     fired = [event["at_s"] for event in events if event["event"] == "fired"]
     if not fired:
         raise BenchmarkError(f"{fault} in {check}: the fault never acted")
-    named, right = _judged(fault, check, report)
+    named, right = _judged(planting, check, report)
     return Verdict(fault=fault, check=check, seconds=told_at_s - fired[0], named=named, right=right)
 
 
@@ -97,41 +112,48 @@ def _timed_lines(argv: Sequence[str], environment: Mapping[str, str]) -> list[tu
         status = process.wait()
         alarm.cancel()
     if status != 1:
-        shown = "".join(line for _, line in lines)[-2000:]
-        raise BenchmarkError(f"{' '.join(argv)} ended with status {status}:\n{shown}")
+        raise BenchmarkError(f"{' '.join(argv)} ended with status {status}, expected 1: {_end_of(lines)}")
     return lines
 
 
-def _told_at_s(fault: str, check: str, lines: Sequence[tuple[float, str]]) -> float:
+def _end_of(lines: Sequence[tuple[float, str]]) -> str:
+    """The last that a run printed, on one line."""
+    return one_line("".join(line for _, line in lines).strip()[-_SHOWN:]) or "it printed nothing"
+
+
+def _told_at_s(planting: Planting, check: str, lines: Sequence[tuple[float, str]]) -> float:
     """When the line came that names the fault: of a hang its kind, else the check that fails."""
-    kind = KINDS[fault.partition(":")[0]]
+    kind = KINDS[planting.twin]
     words = f"{check} fail" if kind is None else f"{kind}: rank"
     for at_s, line in lines:
         if words in line:
             return at_s
-    shown = "".join(line for _, line in lines)[-2000:]
-    raise BenchmarkError(f"{fault} in {check}: no line says {words!r}:\n{shown}")
+    raise BenchmarkError(f"{planting.fault} in {check}: no line says {words!r}: {_end_of(lines)}")
 
 
-def _judged(fault: str, check: str, report: Mapping[str, Any]) -> tuple[str, bool]:
+def _judged(planting: Planting, check: str, report: Mapping[str, Any]) -> tuple[str, bool]:
     """(what the report says, whether that is right)."""
-    hang, kind = report["hang"], KINDS[fault.partition(":")[0]]
+    hang, kind = report["hang"], KINDS[planting.twin]
     if kind is None:
         reason = next(one["reason"] for one in report["checks"] if one["id"] == check)
-        return reason, hang is None and reason.startswith(f"rank {RANK}:")
+        return reason, hang is None and reason.startswith(f"rank {planting.rank}:")
     named = f"{hang['kind']} of {hang['culprit_ranks']}" if hang else "no hang"
-    return named, hang is not None and (hang["kind"], hang["culprit_ranks"]) == (kind, [RANK])
+    return named, hang is not None and (hang["kind"], hang["culprit_ranks"]) == (kind, [planting.rank])
 
 
-def plan(only: Sequence[str]) -> list[tuple[str, str]]:
-    """(fault, check) of one round."""
+def plan(only: Sequence[str], ranks: int) -> list[Planting]:
+    """One round: each fault on each check on which the self-test plants it with so many ranks.
+
+    Raises:
+        UsageProblem: there is no mesh of so many ranks.
+    """
+    mesh = choose(ranks)
+    shape = {"world": mesh.world_size, "cp0": mesh.cp0, "cp1": mesh.cp1}
+    fits = [check for check in catalogue() if check.obstacle(**shape) is None]
     names = [name for name in KINDS if not only or name in only]
-    return [
-        (f"{name}:{RANK}", check)
-        for check in CHECKS
-        for name in names
-        if name not in STAGES or check == CHECKS[0]
-    ]
+    planned = [planting for planting in plantings(fits, ranks, 1.0) if planting.twin in names]
+    hosts = list(dict.fromkeys(planting.checks[0].id for planting in planned))
+    return sorted(planned, key=lambda planting: hosts.index(planting.checks[0].id))  # faults take turns
 
 
 def table(verdicts: Sequence[Verdict]) -> list[str]:
@@ -150,9 +172,9 @@ def table(verdicts: Sequence[Verdict]) -> list[str]:
 
 def figures(verdicts: Sequence[Verdict]) -> list[tuple[str, float, float]]:
     """(figure, got, at most)."""
-    stages = [verdict.seconds for verdict in verdicts if verdict.name in STAGES]
+    stages = [verdict.seconds for verdict in verdicts if verdict.name in STAGE_TWINS]
     deaths = [verdict.seconds for verdict in verdicts if verdict.name in DEATHS]
-    others = [verdict.seconds for verdict in verdicts if verdict.name not in STAGES]
+    others = [verdict.seconds for verdict in verdicts if verdict.name not in STAGE_TWINS]
     found = [("named wrongly", float(sum(not verdict.right for verdict in verdicts)), 0.0)]
     if others:
         found.append(("fault to verdict, median", statistics.median(others), MEDIAN_S))
@@ -164,24 +186,57 @@ def figures(verdicts: Sequence[Verdict]) -> list[tuple[str, float, float]]:
     return found
 
 
-def main() -> int:
-    """Measure, print, judge."""
+def measure(asked: argparse.Namespace) -> list[Verdict]:
+    """All rounds, each verdict told as it comes.
+
+    Raises:
+        BenchmarkError: a run did not end as it must.
+        UsageProblem: there is no mesh of so many ranks.
+    """
+    environment = {**os.environ, **({"PYTHONOPTIMIZE": "1"} if asked.optimize else {})}
+    verdicts: list[Verdict] = []
+    planned = plan(asked.only, asked.ranks)
+    for number in range(asked.rounds):
+        for planting in planned:
+            one = run(planting, asked.ranks, environment)
+            verdicts.append(one)
+            said = f"round {number + 1}: {one.fault} in {one.check}: {one.seconds:.2f} s, {one.named}"
+            print(said, file=sys.stderr, flush=True)
+    return verdicts
+
+
+def at_least(fewest: int) -> Callable[[str], int]:
+    """Reads a whole number that is not below this."""
+
+    def number(text: str) -> int:
+        if not (text.isascii() and text.isdecimal()) or int(text) < fewest:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of {fewest} or more")
+        return int(text)
+
+    return number
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """What is asked for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", action="append", default=[], choices=list(KINDS))
+    parser.add_argument("--ranks", type=at_least(FEWEST_RANKS), default=4)
+    parser.add_argument("--rounds", type=at_least(1), default=3)
+    parser.add_argument(
+        "--only", action="append", default=[], choices=list(KINDS), help="without `delay`, which is no hang"
+    )
     parser.add_argument("--optimize", action="store_true", help="all under PYTHONOPTIMIZE=1")
-    asked = parser.parse_args()
-    environment = {**os.environ, **({"PYTHONOPTIMIZE": "1"} if asked.optimize else {})}
-    verdicts: list[Verdict] = []
-    for number in range(asked.rounds):
-        for fault, check in plan(asked.only):
-            verdicts.append(run(fault, check, asked.ranks, environment))
-            one = verdicts[-1]
-            said = f"round {number + 1}: {fault} in {check}: {one.seconds:.2f} s, {one.named}"
-            print(said, file=sys.stderr, flush=True)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, judge."""
+    try:
+        verdicts = measure(arguments(argv))
+    except (BenchmarkError, UsageProblem) as error:
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        return 2
     print("\n".join(table(verdicts)), end="\n\n")
     print("| figure | got | target | |\n|---|---|---|---|")
     found = figures(verdicts)
