@@ -899,6 +899,30 @@ def test_a_machine_on_which_nothing_passes(
     assert f"these do not pass: {CHECK}" in ran.stderr
 
 
+def test_a_bug_of_ours_beside_a_fault_is_no_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of that fault it is not known whether it would be told: exit code 3; another is told right."""
+    spoiled = (
+        "\n\n_plant = Door.plant\n\n\ndef _spoiled(self, control, data, fired):\n"
+        "    if data:\n        raise KeyError('ours')\n    _plant(self, control, data, fired)\n\n\n"
+        "Door.plant = _spoiled\n"
+    )
+    engine.altered_worker(monkeypatch, tmp_path, {"worker/comm.py": spoiled})
+    arguments = ("--ranks", "2", "--device", "cpu", "--only", CHECK, "--python", sys.executable)
+    faults = ("--fault", "shifted", "--fault", "kill")
+    ran = selftested(*arguments, *faults, "--run-dir", str(tmp_path / "run"))
+    made = json.loads((tmp_path / "run" / "report.json").read_text())
+
+    assert ran.exit_code == 3
+    assert [(row["twin"], row["status"], row["reason"]) for row in made["selftest"]] == [
+        ("shifted", "unknown", "ranks 0, 1: KeyError: 'ours'"),
+        ("kill", "right", ""),
+    ]
+    assert (made["control"]["clean"], made["control"]["false_alarms"]) == (True, [])
+    assert [found["id"] for found in made["findings"]] == ["fault-could-not-be-told"]
+    assert "shifted in p2p.ring: could not be told: ranks 0, 1: KeyError" in ran.stdout
+    assert "MISSED" not in ran.stdout
+
+
 def test_two_ranks_and_one_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every fault is planted in real ranks and told right; the document alone on stdout, progress beside."""
     for budget in (deadlines.DEVICE_S, deadlines.JOIN_S, deadlines.LEAVE_S):
