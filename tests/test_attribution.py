@@ -653,9 +653,24 @@ def test_a_divergence_of_which_only_digests_are_left_is_one() -> None:
     tracks = {rank: from_ledger(rank, view(left=3)) for rank in range(3)}
     hang = attribute(Evidence(generation=made, tracks=tracks, states={}, stuck=[], stacks={}, now_ns=NOW_NS))
 
-    assert named(hang) == ("mismatched-operation", (1,), ())
+    assert named(hang) == ("diverged", (1,), ())
     assert hang is not None
     assert hang.check == "p2p.ring"
+
+
+def test_where_nobody_is_named_and_nobody_waits_the_time_is_that_of_all_ranks() -> None:
+    """Two ranks of other digests, of whom the later did something 2 s ago."""
+    made = generation(2)
+    for rank, digest in enumerate("ab"):
+        answer = {"broken": False, "error": None, "rank": rank, "calls": {"digest": digest}}
+        made.answers.setdefault("p2p.ring", {})[rank] = answer
+    tracks = {rank: from_ledger(rank, view(left=3, ago_s=ago_s)) for rank, ago_s in enumerate((3.0, 2.0))}
+    hang = attribute(Evidence(generation=made, tracks=tracks, states={}, stuck=[], stacks={}, now_ns=NOW_NS))
+
+    assert named(hang) == ("diverged", (), ())
+    assert hang is not None
+    assert hang.seconds_to_verdict == pytest.approx(2.0)
+    assert hang.sentence() == "diverged: nothing tells which rank is to blame"
 
 
 def test_beside_a_death_a_rank_that_sleeps_in_code_of_its_own_is_named_too() -> None:
@@ -977,6 +992,7 @@ def test_every_kind_that_can_come_has_a_remedy() -> None:
         "mismatched-operation",
         "mismatched-shape",
         "mismatched-dtype",
+        "diverged",
         "process-died",
         "process-stopped",
         "never-entered",

@@ -156,7 +156,7 @@ class TestSummary:
 
     def test_what_is_no_hang_is_not_called_one(self) -> None:
         """A death, ranks that part; where the place is the one that was due, it says so."""
-        titles = {"process-died": "Death", "mismatched-dtype": "Divergence", "process-stopped": "Hang"}
+        titles = {"process-died": "Death", "diverged": "Divergence", "process-stopped": "Hang"}
         for kind, title in titles.items():
             text = shown(answer(hang=hang(kind=kind)))
             assert f"{title}: {kind} in p2p.ring, told after 1.25 s" in text

@@ -51,6 +51,7 @@ _TITLES = {
     "mismatched-operation": "Divergence",
     "mismatched-shape": "Divergence",
     "mismatched-dtype": "Divergence",
+    "diverged": "Divergence",
 }
 """What is no hang."""
 _OUTSIDE = {

@@ -318,8 +318,8 @@ def _stacks(evidence: Evidence, culprits: Collection[int]) -> dict[int, str]:
 
 
 def _seconds_since(evidence: Evidence, ranks: Collection[int]) -> float:
-    """Seconds since the last that these ranks recorded, the latest of them."""
-    last_ns = [evidence.tracks[rank].last_ns for rank in ranks if rank in evidence.tracks]
+    """Seconds since the last that these ranks, or all where none is given, recorded: the latest of them."""
+    last_ns = [evidence.tracks[rank].last_ns for rank in ranks or evidence.tracks if rank in evidence.tracks]
     return (evidence.now_ns - max(last_ns, default=evidence.now_ns)) / 1e9
 
 

@@ -79,7 +79,7 @@ def first_divergence(tracks: Mapping[int, Track], checks: Sequence[str] = ()) ->
 
 
 def by_digest(answers: Mapping[int, str]) -> Divergence:
-    """A divergence of which nothing is kept but that the digests of all calls differ.
+    """A divergence of which nothing is kept but that the digests of all calls differ: in what is not known.
 
     Args:
         answers: rank -> digest of the calls that it had made by the end of a check.
@@ -90,7 +90,7 @@ def by_digest(answers: Mapping[int, str]) -> Divergence:
     most = max(sides.values(), key=len)
     wrong = [rank for rank in answers if rank not in most] if 2 * len(most) > len(answers) else []
     got, expected = "made other calls than the other ranks; what is kept does not tell which", "the same"
-    kind = "mismatched-operation"
+    kind = "diverged"
     blamed = tuple(Blame(rank=rank, kind=kind, got=got, expected=expected) for rank in wrong)
     return Divergence(kind=kind, blamed=blamed, entered={})
 

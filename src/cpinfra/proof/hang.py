@@ -16,6 +16,8 @@ REMEDIES = {
     "shard, a last batch, padding)",
     "mismatched-dtype": "make every rank pass the same dtype: look for a cast or an autocast that not every "
     "rank takes",
+    "diverged": "run it again with that check alone (--only), so that more of its calls are kept: every rank "
+    "must make the same calls, of the same shapes and dtypes, in the same order",
     "process-stopped": "find who stopped it: a debugger, a scheduler (the run has ended it since)",
     "process-died": "see what it printed (its log is in the run folder); where it printed nothing, find who "
     "sent the signal: dmesg, a scheduler, a person",
@@ -69,7 +71,7 @@ class Hang:
     stacks: Mapping[str, str]
     """Ranks, such as `2` or `0,1,3` -> the stack that they share: a culprit's whole, of others the frames."""
     seconds_to_verdict: float
-    """Since the culprits, or where none is named those who wait, last did anything."""
+    """Since the culprits last did anything; where none is named those who wait, where none waits all."""
     sides: tuple[Side, ...] = ()
     """Where ranks entered different calls at one place: who entered what."""
     raised: Mapping[int, str] = field(default_factory=dict)
