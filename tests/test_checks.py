@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import cast
 import pytest
 import torch
 
+from cpinfra.worker import ledger
 from cpinfra.worker import registry
 from cpinfra.worker.calls import Aborted
 from cpinfra.worker.calls import DoorError
@@ -141,6 +143,39 @@ def test_healthy_ranks_enter_the_same_calls_at_the_same_numbers(clean: list[Answ
         assert all(each == entered[0] for each in entered)
         assert all(rank["history"] == ranks[0]["history"] for rank in ranks)
         assert ranks[0]["history"]["count"] == len(entered[0])
+
+
+def calls_of(clean: list[Answers], checks: Sequence[str], world: int, backend: str) -> int:
+    """How many calls of the door these checks make of each rank of a world.
+
+    From the lists of trials there, and from what real ranks call in a first repetition and in further ones.
+    """
+    made = Counter((call["check"], call["repetition"]) for call in clean[0][0]["entered"])
+    side = math.isqrt(world) if math.isqrt(world) ** 2 == world else 1
+    space = TrialSpace(world=world, cp0=side, cp1=side, backend=backend, salt=1)
+    total = 0
+    for name in checks:
+        first, *further = [number for (check, _), number in sorted(made.items()) if check == name]
+        total += first + max(further) * (len(registry.load([name])[name].trials(space)) - 1)
+    return total
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+@pytest.mark.parametrize("world", [2, 3, 4, 5, 8, 9, 16, 17, 64, 256, 257, 1024])
+def test_the_ledger_keeps_every_call_of_all_checks(clean: list[Answers], world: int, backend: str) -> None:
+    """A rank that parts from the others and blocks nobody may be through before it is looked at.
+
+    A check that is added, or made longer, and does not fit needs a larger ring (`_RECORDS` of the ledger).
+    """
+    needed = 2 * calls_of(clean, sorted(registry.load()), world, backend)  # each is entered and left
+
+    assert needed <= ledger.records_per_rank(world), f"{world} ranks over {backend} write {needed} records"
+
+
+def test_the_calls_of_a_proof_follow_from_its_trials(clean: list[Answers]) -> None:
+    """Counted so they are as many as real ranks have made, on 4, 8, 9, 2 and 3 ranks."""
+    for place, checks, world in ((0, ALL, 4), (1, ALL, 8), (2, ALL, 9), (4, ANY_MESH, 2), (5, ANY_MESH, 3)):
+        assert len(clean[place][0]["entered"]) == calls_of(clean, checks, world, "gloo")
 
 
 def test_healthy_ranks_pass_what_their_plan_says(clean: list[Answers]) -> None:

@@ -216,6 +216,60 @@ class TestAtAnEdge:
         assert told(ran.proof, judged) == ("stuck-inside-backend", (1,))
 
 
+NCCL_COUNTS = """
+
+_BUDGETS["gloo"] = _BUDGETS["nccl"]
+_of_gloo = number
+
+
+def number(
+    space: TrialSpace, check_id: str, drafts: Iterable[Draft], *, comparisons: int = 1, rounds: int = 1
+) -> tuple[Trial, ...]:
+    return _of_gloo(space, check_id, drafts, comparisons=comparisons, rounds=comparisons)
+"""
+"""Appended to `worker/trials.py`: gloo makes as many trials as NCCL does."""
+SMALL_RING = """
+
+_RECORDS = ((4, 8),)
+"""
+"""Appended to `worker/ledger.py`: room for the last four calls."""
+
+
+class TestManyCalls:
+    """Checks as long as those over NCCL: nobody blocks, so all ranks run on while they are looked at."""
+
+    @pytest.mark.parametrize("mesh", [(1, 1, 2), (1, 2, 2)])
+    def test_a_rank_that_blocks_nobody_is_named_after_all_checks(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mesh: tuple[int, int, int]
+    ) -> None:
+        """Kind, rank, operation and line, however many calls all have made since."""
+        engine.altered_worker(monkeypatch, tmp_path, {"worker/trials.py": NCCL_COUNTS})
+        ran = engine.prove(tmp_path / "run", faults=["wrong-dtype:1"], mesh=mesh)
+
+        assert told(ran.proof) == ("mismatched-dtype", (1,))
+        assert ran.proof.hang is not None
+        assert ran.proof.hang.check == ALL_REDUCE
+        (culprit,) = ran.proof.hang.culprits
+        assert culprit.operation == "all_reduce"
+        assert culprit.site.startswith("collective.py:")
+        assert ran.proof.hang.seconds_to_verdict > 0
+        assert ran.outcomes()[ALL_REDUCE] == "fail"
+        assert ran.proof.results["p2p.ring"].evidence["repetitions"] == 48
+
+    def test_of_calls_that_are_no_longer_kept_nothing_is_claimed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In a ring that is too small for one check only the digests tell that ranks parted."""
+        engine.altered_worker(monkeypatch, tmp_path, {"worker/ledger.py": SMALL_RING})
+        ran = engine.prove(tmp_path / "run", only=ALL_REDUCE, faults=["wrong-dtype:1"], mesh=(1, 1, 2))
+
+        assert told(ran.proof) == ("diverged", ())
+        assert ran.proof.hang is not None
+        assert ran.proof.hang.check == ALL_REDUCE
+        assert ran.proof.hang.seconds_to_verdict > 0
+        assert "--only" in ran.proof.results[ALL_REDUCE].remedy
+
+
 class TestPairs:
     """Operations of groups of two inside of four ranks."""
 

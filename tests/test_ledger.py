@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 import forks
 import processes
 from cpinfra.worker import ledger as book
-from cpinfra.worker.ledger import RECORDS_PER_RANK
 from cpinfra.worker.ledger import Kind
 from cpinfra.worker.ledger import Ledger
 from cpinfra.worker.ledger import LedgerError
@@ -30,6 +29,9 @@ from cpinfra.worker.ledger import Stage
 from cpinfra.worker.progress import process_state
 
 WORLD = 3
+RECORDS = book.records_per_rank(WORLD)
+MANY = 257
+"""Ranks of whom each has a small ring."""
 DIGEST = bytes(range(32))
 CALL = {
     "check": "collective.all_reduce",
@@ -140,7 +142,7 @@ def test_the_open_call_is_the_one_entered_and_not_left(ledger: Ledger) -> None:
     assert not ledger.head(0).inside
 
 
-@pytest.mark.parametrize("written", [1, RECORDS_PER_RANK, RECORDS_PER_RANK + 1, 5 * RECORDS_PER_RANK + 7])
+@pytest.mark.parametrize("written", [1, RECORDS, RECORDS + 1, 5 * RECORDS + 7])
 def test_the_ring_keeps_the_newest(ledger: Ledger, written: int) -> None:
     """Once it is full the oldest record gives way, one by one; the count goes on."""
     pen = ledger.pen(2)
@@ -149,7 +151,7 @@ def test_the_ring_keeps_the_newest(ledger: Ledger, written: int) -> None:
 
     view = ledger.view(2)
     assert view.written == written
-    assert len(view.records) == min(written, RECORDS_PER_RANK)
+    assert len(view.records) == min(written, RECORDS)
     assert_whole(view)
     assert ledger.head(2).written == written
     assert [record.sequence for record in ledger.view(2, last=1).records] == [written]
@@ -158,19 +160,22 @@ def test_the_ring_keeps_the_newest(ledger: Ledger, written: int) -> None:
 def test_full_rings_of_neighbours_do_not_touch(ledger: Ledger) -> None:
     """Each rank's region ends before the next one's begins."""
     pens = [ledger.pen(rank) for rank in range(WORLD)]
-    for number in range(1, RECORDS_PER_RANK + 1):
+    for number in range(1, RECORDS + 1):
         for pen in pens:
             pen.write(Kind.ENTER if number % 2 else Kind.LEAVE, call(number))
 
     for rank in range(WORLD):
         assert_whole(ledger.view(rank))
-        assert len(ledger.view(rank).records) == RECORDS_PER_RANK
+        assert len(ledger.view(rank).records) == RECORDS
 
 
-def test_a_reader_never_sees_a_torn_record(path: Path, ledger: Ledger) -> None:
+def test_a_reader_never_sees_a_torn_record(tmp_path: Path) -> None:
     """While a rank writes as fast as it can, 2000 looks find whole records and a growing count."""
+    path = tmp_path / "ledger"
+    book.create(path, MANY)
+    ledger = Ledger(path)
     with forks.forked(lambda: write_on(Ledger(path).pen(0))):
-        processes.wait_until(lambda: ledger.head(0).written > RECORDS_PER_RANK, "a full ring")
+        processes.wait_until(lambda: ledger.head(0).written > book.records_per_rank(MANY), "a full ring")
         counts = []
         for _ in range(2000):
             head, view = ledger.head(0), ledger.view(0)
@@ -187,13 +192,13 @@ def test_a_reader_never_sees_a_torn_record(path: Path, ledger: Ledger) -> None:
 def test_a_killed_or_stopped_writer_stays_readable(tmp_path: Path, number: int) -> None:
     """Whenever a signal ends or stops the rank, all that it had written is there and whole."""
     for attempt in range(20):
-        path, wanted = tmp_path / f"ledger {attempt}", RECORDS_PER_RANK + 13 * attempt
+        path, wanted = tmp_path / f"ledger {attempt}", RECORDS + 13 * attempt
         book.create(path, 1)
         view = view_after(path, number, wanted)
 
         assert view.stage is Stage.RUNNING
         assert view.written > wanted
-        assert len(view.records) >= RECORDS_PER_RANK - 1
+        assert len(view.records) >= RECORDS - 1
         assert_whole(view)
 
 
@@ -235,14 +240,14 @@ def change_all(pen: Pen, number: int) -> None:
 def test_a_writer_that_stops_between_two_pieces_leaves_what_was_whole(path: Path, pieces: int) -> None:
     """Wherever inside of a change the rank stops, a reader sees the state before or after it, never zeros."""
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
-        ledger, start = Ledger(path), book._region(0)
+        ledger, start = Ledger(path), book._region(0, RECORDS)
         pen = ledger.pen(0)
         pen.stage(Stage.JOINING)
-        for number in range(1, RECORDS_PER_RANK + 11):
+        for number in range(1, RECORDS + 11):
             pen.write(Kind.ENTER if number % 2 else Kind.LEAVE, call(number))
-        last = RECORDS_PER_RANK + 10
+        last = RECORDS + 10
         stopping: Any = StopsAfter(memory, pieces)
-        late = Pen(stopping, start)
+        late = Pen(stopping, start, RECORDS)
         late._written = last
 
         with pytest.raises(InterruptedError):
@@ -252,7 +257,7 @@ def test_a_writer_that_stops_between_two_pieces_leaves_what_was_whole(path: Path
         assert view.stage is (Stage.RUNNING if pieces else Stage.JOINING)
         assert view.digest == (DIGEST if pieces > 1 else bytes(32))
         assert view.written == (last + 1 if pieces > 4 else last)
-        assert len(view.records) >= RECORDS_PER_RANK - 1
+        assert len(view.records) >= RECORDS - 1
         assert_whole(view)
 
 
@@ -358,6 +363,7 @@ def test_the_whole_file_is_allocated(path: Path) -> None:
     """Every block exists from the start, so that writing to the map can never find the disk full."""
     status = path.stat()
 
+    assert Ledger(path).records_per_rank == RECORDS
     assert status.st_size == book.size_bytes(WORLD)
     assert status.st_blocks * 512 >= status.st_size
     assert status.st_mode & 0o777 == 0o600
@@ -407,7 +413,7 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     cases = {
         "got a file of 0 bytes, expected a ledger": b"",
         "got a file of 5 bytes, expected a ledger": b"short",
-        r"got b'\\x7fELF\\x00\\x00\\x00\\x00' version 0 .*, expected b'cpledger' version 1": b"\x7fELF"
+        r"got b'\\x7fELF\\x00\\x00\\x00\\x00' version 0, expected b'cpledger' version 1": b"\x7fELF"
         + bytes(5000),
     }
     for expected, content in cases.items():
@@ -417,16 +423,34 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_ledger_of_another_version_is_refused(path: Path) -> None:
-    """The message names what differs: the version, or the records that a rank has room for."""
-    with_header(path, b"cpledger", 2, WORLD, RECORDS_PER_RANK, 0)
-    with pytest.raises(LedgerError, match=r"got b'cpledger' version 2 .* expected b'cpledger' version 1"):
+    """The message names both versions."""
+    with_header(path, b"cpledger", 2, WORLD, RECORDS, 0)
+    with pytest.raises(LedgerError, match=r"got b'cpledger' version 2, expected b'cpledger' version 1$"):
         Ledger(path)
 
+
+def test_how_many_records_a_rank_has_is_what_the_file_says(path: Path) -> None:
+    """Whoever made it: rings of 32 are read and written as such; a ring of none is no ring."""
     with_header(path, b"cpledger", 1, WORLD, 32, 0)
-    with pytest.raises(
-        LedgerError, match=r"version 1 with 32 records a rank, expected .* version 1 with 128$"
-    ):
+    ledger = Ledger(path)
+    pens = [ledger.pen(rank) for rank in range(WORLD)]
+    for number in range(1, 101):
+        for pen in pens:
+            pen.write(Kind.ENTER if number % 2 else Kind.LEAVE, call(number))
+    for rank in range(WORLD):
+        assert_whole(ledger.view(rank))
+        assert [ledger.view(rank).written, len(ledger.view(rank).records)] == [100, 32]
+
+    with_header(path, b"cpledger", 1, WORLD, 0, 0)
+    with pytest.raises(LedgerError, match=r"got room for 0 records a rank, expected at least 1$"):
         Ledger(path)
+
+
+@pytest.mark.parametrize("world", [1, 4, 5, 16, 17, 64, 256, 257, 1024])
+def test_a_ledger_is_affordable_in_every_world(world: int) -> None:
+    """It is allocated in full, most often in memory: up to 26 MiB for 256 ranks, up to 50 for 1024."""
+    assert book.size_bytes(world) <= (26 if world <= 256 else 50) * 2**20
+    assert book.records_per_rank(world) >= book.records_per_rank(world + 1)
 
 
 def test_a_ledger_that_was_cut_off_is_refused(path: Path) -> None:
@@ -434,7 +458,8 @@ def test_a_ledger_that_was_cut_off_is_refused(path: Path) -> None:
     size = book.size_bytes(WORLD)
     os.truncate(path, size - 1)
 
-    with pytest.raises(LedgerError, match=f"got {size - 1} bytes, expected {size} for 3 ranks"):
+    expected = f"got {size - 1} bytes, expected {size} for 3 ranks with {RECORDS} records each"
+    with pytest.raises(LedgerError, match=expected):
         Ledger(path)
 
 

@@ -16,10 +16,10 @@ from cpinfra.proof.slowness import SLOW_S
 from cpinfra.proof.slowness import Slow
 from cpinfra.proof.slowness import Slowness
 from cpinfra.worker import ledger
-from cpinfra.worker.ledger import RECORDS_PER_RANK
 from cpinfra.worker.ledger import Kind
 from cpinfra.worker.ledger import Ledger
 from cpinfra.worker.ledger import Stage
+from cpinfra.worker.ledger import records_per_rank
 from cpinfra.worker.progress import Clock
 
 WORLD = 4
@@ -179,10 +179,10 @@ def test_who_dies_or_goes_without_having_come_is_not(ranks: Ranks) -> None:
 
 
 def test_a_ring_that_went_round_since_tells_all_the_same(ranks: Ranks) -> None:
-    """A rank may make a hundred calls between two looks."""
+    """A rank may make more calls than are kept between two looks."""
     ranks.enter(0, 1, 3)
     ranks.look(5.0)
-    for _ in range(RECORDS_PER_RANK):
+    for _ in range(records_per_rank(4)):
         ranks.enter(2)
         ranks.leave(2)
 

@@ -45,9 +45,10 @@ _HEAD_BYTES = 128
 _RECORD = struct.Struct("<QQIHH")
 RECORD_BYTES = 384
 _PAYLOAD_MAX_BYTES = RECORD_BYTES - _RECORD.size
-RECORDS_PER_RANK = 128
+_RECORDS = ((4, 1024), (16, 512), (256, 256))
+"""(up to so many ranks, records of each): a ring holds a whole proof, whose trials shrink with the world."""
+_RECORDS_BEYOND = 128
 _LOOKS_MAX = 1000
-_REGION_BYTES = _HEAD_BYTES + RECORDS_PER_RANK * RECORD_BYTES
 
 
 class Phase(IntEnum):
@@ -119,9 +120,18 @@ class RankView:
         return last if last is not None and last.kind is Kind.ENTER else None
 
 
+def records_per_rank(world: int) -> int:
+    """How many records of each of `world` ranks are kept: two for every call that it makes.
+
+    A rank that parts from the others without blocking them goes on, and is judged when it has made all of
+    its calls: by then nothing of them may be lost. 4 ranks take 1.5 MiB together, 1024 take 48.
+    """
+    return next((records for ranks, records in _RECORDS if world <= ranks), _RECORDS_BEYOND)
+
+
 def size_bytes(world: int) -> int:
     """Size of the ledger of a generation of `world` ranks."""
-    return _FILE_HEADER_BYTES + world * _REGION_BYTES
+    return _region(world, records_per_rank(world))
 
 
 def create(path: Path, world: int) -> None:
@@ -132,20 +142,26 @@ def create(path: Path, world: int) -> None:
     Raises:
         OSError: no room (ENOSPC), or the folder cannot be written.
     """
+    records = records_per_rank(world)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(fd, 0, size_bytes(world))
         for rank in range(world):
-            os.pwrite(fd, _WHERE.pack(0, Stage.FORKED, time.monotonic_ns()), _region(rank))
-        header = _FILE_HEADER.pack(_MAGIC, _VERSION, world, RECORDS_PER_RANK, Phase.RUN)
+            os.pwrite(fd, _WHERE.pack(0, Stage.FORKED, time.monotonic_ns()), _region(rank, records))
+        header = _FILE_HEADER.pack(_MAGIC, _VERSION, world, records, Phase.RUN)
         os.pwrite(fd, header, 0)
     finally:
         os.close(fd)
 
 
-def _region(rank: int) -> int:
-    """Where a rank's region begins."""
-    return _FILE_HEADER_BYTES + rank * _REGION_BYTES
+def _region(rank: int, records: int) -> int:
+    """Where a rank's region begins, if each has room for so many records."""
+    return _FILE_HEADER_BYTES + rank * (_HEAD_BYTES + records * RECORD_BYTES)
+
+
+def _slot(region: int, sequence: int, records: int) -> int:
+    """Where the record of this number lies in a region."""
+    return region + _HEAD_BYTES + (sequence - 1) % records * RECORD_BYTES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,8 +188,8 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            self.world = _world(path, fd)
-            self._map = mmap.mmap(fd, size_bytes(self.world))
+            self.world, self.records_per_rank = _sizes(path, fd)
+            self._map = mmap.mmap(fd, self._region(self.world))
         finally:
             os.close(fd)
 
@@ -193,16 +209,19 @@ class Ledger:
 
     def pen(self, rank: int) -> Pen:
         """The writer of one rank's region: one per region, in the rank itself."""
-        return Pen(self._map, _region(rank))
+        return Pen(self._map, self._region(rank), self.records_per_rank)
+
+    def _region(self, rank: int) -> int:
+        return _region(rank, self.records_per_rank)
 
     def digest(self, rank: int) -> bytes:
         """The plan digest that a rank has published; zeros before."""
-        digest, checksum = _DIGEST.unpack_from(self._map, _region(rank) + _DIGEST_OFFSET)
+        digest, checksum = _DIGEST.unpack_from(self._map, self._region(rank) + _DIGEST_OFFSET)
         return digest if zlib.crc32(digest) == checksum else bytes(32)
 
     def head(self, rank: int) -> Head:
         """Where a rank is, at a glance."""
-        _, stage, _ = _WHERE.unpack_from(self._map, _region(rank))
+        _, stage, _ = _WHERE.unpack_from(self._map, self._region(rank))
         records = self._newest(rank, 1)
         newest = records[0] if records else None
         call: Mapping[str, Any] = newest.call if newest else {}
@@ -214,10 +233,17 @@ class Ledger:
             slowest_s=call.get("slowest_s"),
         )
 
-    def view(self, rank: int, *, last: int = RECORDS_PER_RANK) -> RankView:
-        """What a rank has written, with up to `last` of its newest records, oldest first, without a gap."""
-        pid, stage, since = _WHERE.unpack_from(self._map, _region(rank))
-        records = self._newest(rank, min(last, RECORDS_PER_RANK))
+    def view(self, rank: int, *, last: int | None = None) -> RankView:
+        """What a rank has written: its newest records, oldest first, without a gap.
+
+        Args:
+            rank: whose.
+            last: how many of them at most; None: all that are kept.
+        """
+        pid, stage, since = _WHERE.unpack_from(self._map, self._region(rank))
+        records = self._newest(
+            rank, self.records_per_rank if last is None else min(last, self.records_per_rank)
+        )
         return RankView(
             pid=pid,
             stage=Stage(stage),
@@ -230,9 +256,9 @@ class Ledger:
     def _newest(self, rank: int, most: int) -> list[Record]:
         """The newest records, newest first, up to the first that is being overwritten.
 
-        None also where a stranger wrote over the newest: it stays unreadable however often we look.
+        Empty also where a stranger wrote over the newest: it stays unreadable however often we look.
         """
-        region = _region(rank)
+        region = self._region(rank)
         for _ in range(_LOOKS_MAX):
             (written,) = _COUNT.unpack_from(self._map, region + _COUNT_OFFSET)
             records: list[Record] = []
@@ -247,7 +273,7 @@ class Ledger:
         return []
 
     def _record(self, region: int, sequence: int) -> Record | None:
-        slot = region + _HEAD_BYTES + (sequence - 1) % RECORDS_PER_RANK * RECORD_BYTES
+        slot = _slot(region, sequence, self.records_per_rank)
         raw = self._map[slot : slot + RECORD_BYTES]
         number, time_ns, checksum, kind, length = _RECORD.unpack_from(raw)
         payload = raw[_RECORD.size : _RECORD.size + length]
@@ -261,9 +287,10 @@ class Ledger:
 class Pen:
     """Writes one rank's region. Not for threads: a rank records from its main thread alone."""
 
-    def __init__(self, memory: mmap.mmap, start: int) -> None:
+    def __init__(self, memory: mmap.mmap, start: int, records: int) -> None:
         self._map = memory
         self._start = start
+        self._records = records
         self._written = 0
 
     def stage(self, stage: Stage) -> None:
@@ -281,7 +308,7 @@ class Pen:
         """Append one record to the ring."""
         payload = _payload(call)
         number = self._written + 1
-        slot = self._start + _HEAD_BYTES + (number - 1) % RECORDS_PER_RANK * RECORD_BYTES
+        slot = _slot(self._start, number, self._records)
         now = time.monotonic_ns()
         self._put(slot + _RECORD.size, payload)
         self._put(slot, _RECORD.pack(number, now, _checksum(number, now, kind, payload), kind, len(payload)))
@@ -289,8 +316,8 @@ class Pen:
         self._put(self._start + _COUNT_OFFSET, _COUNT.pack(number))
 
 
-def _world(path: Path, fd: int) -> int:
-    """The number of ranks of an open ledger.
+def _sizes(path: Path, fd: int) -> tuple[int, int]:
+    """The number of ranks of an open ledger, and of the records that each has room for.
 
     Raises:
         LedgerError: it is none.
@@ -299,13 +326,16 @@ def _world(path: Path, fd: int) -> int:
     if len(header) < _FILE_HEADER.size:
         raise LedgerError(f"{path}: got a file of {len(header)} bytes, expected a ledger")
     magic, version, world, records, _ = _FILE_HEADER.unpack(header)
-    if (magic, version, records) != (_MAGIC, _VERSION, RECORDS_PER_RANK):
-        got = f"{magic!r} version {version} with {records} records a rank"
-        expected = f"{_MAGIC!r} version {_VERSION} with {RECORDS_PER_RANK}"
-        raise LedgerError(f"{path}: got {got}, expected {expected}")
-    if (size := os.fstat(fd).st_size) < size_bytes(world):
-        raise LedgerError(f"{path}: got {size} bytes, expected {size_bytes(world)} for {world} ranks")
-    return int(world)
+    if (magic, version) != (_MAGIC, _VERSION):
+        raise LedgerError(f"{path}: got {magic!r} version {version}, expected {_MAGIC!r} version {_VERSION}")
+    if not records:
+        raise LedgerError(f"{path}: got room for 0 records a rank, expected at least 1")
+    size, expected = os.fstat(fd).st_size, _region(world, records)
+    if size < expected:
+        raise LedgerError(
+            f"{path}: got {size} bytes, expected {expected} for {world} ranks with {records} records each"
+        )
+    return int(world), int(records)
 
 
 def _checksum(number: int, time_ns: int, kind: int, payload: bytes) -> int:
