@@ -240,13 +240,17 @@ class TestManyCalls:
 
     @pytest.mark.parametrize("mesh", [(1, 1, 2), (1, 2, 2)])
     def test_a_rank_that_blocks_nobody_is_named_after_all_checks(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mesh: tuple[int, int, int]
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        mesh: tuple[int, int, int],
+        judged: list[Hang | None],
     ) -> None:
         """Kind, rank, operation and line, however many calls all have made since."""
         engine.altered_worker(monkeypatch, tmp_path, {"worker/trials.py": NCCL_COUNTS})
         ran = engine.prove(tmp_path / "run", faults=["wrong-dtype:1"], mesh=mesh)
 
-        assert told(ran.proof) == ("mismatched-dtype", (1,))
+        assert told(ran.proof, judged) == ("mismatched-dtype", (1,))
         assert ran.proof.hang is not None
         assert ran.proof.hang.check == ALL_REDUCE
         (culprit,) = ran.proof.hang.culprits
@@ -257,13 +261,13 @@ class TestManyCalls:
         assert ran.proof.results["p2p.ring"].evidence["repetitions"] == 48
 
     def test_of_calls_that_are_no_longer_kept_nothing_is_claimed(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judged: list[Hang | None]
     ) -> None:
         """In a ring that is too small for one check only the digests tell that ranks parted."""
         engine.altered_worker(monkeypatch, tmp_path, {"worker/ledger.py": SMALL_RING})
         ran = engine.prove(tmp_path / "run", only=ALL_REDUCE, faults=["wrong-dtype:1"], mesh=(1, 1, 2))
 
-        assert told(ran.proof) == ("diverged", ())
+        assert told(ran.proof, judged) == ("diverged", ())
         assert ran.proof.hang is not None
         assert ran.proof.hang.check == ALL_REDUCE
         assert ran.proof.hang.seconds_to_verdict > 0
