@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import asdict
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from ..node.selftest import SelfTestJob
 from ..outcome import BY_ONLY
 from ..outcome import ExitCode
 from ..outcome import Finding
+from ..outcome import Outcome
 from ..outcome import Severity
 from ..planning.settle import Settled
 from ..proof.detection import Control
@@ -21,6 +23,7 @@ from ..proof.expectations import Told
 from ..proof.faults import NAMES
 from ..proof.run_folder import RunFolder
 from ..proof.selftest import Tested
+from ..proof.selftest import plantings
 from .judge import UNFINISHED
 from .sections import SILENT
 from .sections import run_made
@@ -192,4 +195,25 @@ def _control(settled: Settled, tested: Tested) -> report.Control:
         outcomes=tested.control.outcomes if tested.control is not None else {},
         false_alarms=report.plain(tested.false_alarms),
         left_out=[*checks, *(name for name in NAMES if name not in settled.twins)],
+        not_reached=_not_reached(settled, tested),
     )
+
+
+def _not_reached(settled: Settled, tested: Tested) -> list[str]:
+    """Faults of which rows are missing; of those that cannot act here none is."""
+    if tested.finished:
+        return []
+    if tested.control is None:
+        return list(settled.twins)
+    there = {(row.twin, row.check) for row in tested.rows}
+    missing = {twin for twin, check in _places(settled, tested.control) if (twin, check) not in there}
+    return [name for name in settled.twins if name in missing]
+
+
+def _places(settled: Settled, control: Control) -> Iterator[tuple[str, str | None]]:
+    """Each fault that can act, with each check that it is planted on; None outside of any."""
+    for run in settled.runs:
+        ran = [check for check in run.selection.run if control.outcomes.get(check.id) != Outcome.SKIP.value]
+        for planting in plantings(ran, run.mesh.world_size, load=1.0):
+            for check in [None] if planting.in_stage else [check.id for check in planting.checks]:
+                yield planting.twin, check

@@ -18,6 +18,16 @@ SCOPES = {
     None: "none",
 }
 
+_TITLES = {
+    "process-died": "Death",
+    "mismatched-operation": "Divergence",
+    "mismatched-shape": "Divergence",
+    "mismatched-dtype": "Divergence",
+}
+"""By kind, of what is no hang."""
+
+_IN_PART = " (on the rest of its checks)"
+
 Standing = Literal["proven", "rehearsed", "passed on GPUs, not proven", "not proven"]
 
 
@@ -72,6 +82,7 @@ def selftest(made: report.Report) -> str:
     alarms = len(control.false_alarms)
     told = f"{number['right']} right, {number['missed']} missed, {number['n/a']} n/a"
     told += f", {number['unknown']} unknown" if number["unknown"] else ""
+    told += f", {_faults(control.not_reached)} not reached" if control.not_reached else ""
     told += f", {alarms} false alarm{'' if alarms == 1 else 's'}"
     return f"{told}; without a fault: {_clean(control)}"
 
@@ -81,6 +92,20 @@ def _clean(control: report.Control) -> str:
     if unpassed:
         return f"{len(unpassed)} of {len(control.outcomes)} checks do not pass"
     return "clean" if control.clean else "not clean"
+
+
+def not_reached(made: report.Report) -> str:
+    """The faults for which a self-test that had begun ended too early; empty where there is none."""
+    control = made.control
+    if control is None or not control.not_reached or not (made.selftest or control.outcomes):
+        return ""
+    in_part = {row.twin for row in made.selftest}
+    names = [f"{one_line(name)}{_IN_PART if name in in_part else ''}" for name in control.not_reached]
+    return f"{_faults(names)}: {', '.join(names)}"
+
+
+def _faults(names: Sequence[str]) -> str:
+    return f"{len(names)} fault{'' if len(names) == 1 else 's'}"
 
 
 def left_out(made: report.Report) -> str:
@@ -118,6 +143,11 @@ def findings(made: report.Report) -> list[report.FindingFacts]:
     for part in (made.host, made.hardware, made.software and made.software.consistency):
         found += getattr(part, "findings", [])
     return [finding for place, finding in enumerate(found) if finding not in found[:place]]
+
+
+def hang_title(hang: report.Hang) -> str:
+    """What to call it: not all that is told in that section is a hang."""
+    return _TITLES.get(hang.kind, "Hang")
 
 
 def where(hang: report.Hang) -> str:

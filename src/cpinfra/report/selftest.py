@@ -67,3 +67,7 @@ class Control(Section):
     left_out: list[str] = Field(
         description="Checks and faults that --only and --fault left out; of these there are no rows."
     )
+    not_reached: list[str] = Field(
+        default_factory=list,
+        description="Faults that were not planted, or not on all their checks, as it ended before.",
+    )
