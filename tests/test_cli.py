@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import inspect
 import json
 import os
 import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
+from collections.abc import Mapping
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -207,6 +212,22 @@ class TestRefusals:
         assert "\x1b" not in result.stderr
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.parametrize("width", [80, 140])
+    def test_on_a_terminal_they_fit(self, width: int) -> None:
+        """What is valid is listed between words, also beside another mistake."""
+        command = [sys.executable, "-m", "cpinfra", "prove", "--inject", "nope"]
+        one = on_a_terminal(command, ENVIRONMENT, width=width)
+        two = on_a_terminal([*command, "--ranks", "0"], ENVIRONMENT, width=width)
+
+        for ran in (one, two):
+            assert ran.returncode == 2
+            shown = ran.stdout.replace("\r", "").splitlines()
+            assert width - 30 < max(map(len, shown)) <= width
+            assert " skip:RANK[@CALL], swap-order:RANK[@CALL], " in " ".join(ran.stdout.split())
+            assert [line for line in shown if line.startswith("      ")] != []
+        assert "\nError: --inject 'nope': no such fault" in one.stdout
+        assert "  - --inject 'nope': no such fault" in two.stdout
+
     def test_json_changes_nothing_about_them(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Without a report there is no document."""
         monkeypatch.chdir(tmp_path)
@@ -249,7 +270,15 @@ def prove(
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
+    return on_a_terminal(command, environment)
+
+
+def on_a_terminal(
+    command: Sequence[str], environment: Mapping[str, str], *, width: int = 80
+) -> subprocess.CompletedProcess[str]:
+    """Run it in a process of its own, with all its output on a terminal of so many columns."""
     master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     with subprocess.Popen(command, env=environment, stdout=slave, stderr=slave) as process:
         os.close(slave)
         shown = b""
@@ -314,6 +343,17 @@ class TestProve:
         assert "Traceback" not in ran.stdout
         summary = ran.stdout[ran.stdout.rindex("Checks") :]
         assert "collective.all_gather was contradicted" in summary
+
+    def test_on_a_terminal_lines_are_broken_between_words(self, tmp_path: Path) -> None:
+        """At its width, with an indent; the path of the report stays in one piece."""
+        ran = prove(tmp_path, engine="two-fail", on_terminal=True)
+        shown = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", ran.stdout[ran.stdout.rindex("Checks") :]).splitlines()
+        (verdict,) = [number for number, line in enumerate(shown) if line.startswith("Verdict: ")]
+
+        assert shown[verdict + 1] == "  died"
+        path = f"Report: {tmp_path}/run/report.json"
+        assert [line for line in shown if len(line) > 80] == ([path] if len(path) > 80 else [])
+        assert path in shown
 
     def test_a_dumb_terminal_gets_plain_lines(self, tmp_path: Path) -> None:
         """TERM=dumb understands no picture."""

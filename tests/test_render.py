@@ -164,6 +164,36 @@ class TestSummary:
         text = shown(answer(hang=hang(1, culprits=[due])))
         assert "  rank 1: never-entered, where operation1 at site1 was due" in text
 
+    @pytest.mark.parametrize("kind", ["process-stopped", "process-died"])
+    def test_of_a_rank_that_says_no_more_it_is_not_told_that_it_was_inside(self, kind: str) -> None:
+        """It may have been stopped or have died on its way to the operation."""
+        text = shown(answer(hang=hang(1, culprits=[culprit(1).model_copy(update={"kind": kind})])))
+
+        assert f"  rank 1: {kind} in or before operation1 at site1" in text
+
+    def test_why_a_culprit_has_no_stack(self) -> None:
+        """Of each by itself, before the stacks of others; who has one gets no excuse."""
+        facts = {
+            1: ("process-stopped", "is stopped (state T)", "it was stopped, and could not answer"),
+            2: ("process-died", "ended by SIGKILL", "it had ended"),
+            3: ("mismatched-shape", "entered x", "it had left the operation, or did not answer in time"),
+            6: ("never-entered", "is at an unknown place, running checks", "it did not answer in time"),
+        }
+        named = [
+            culprit(rank).model_copy(update={"kind": kind, "got": got})
+            for rank, (kind, got, _) in facts.items()
+        ]
+        stacks: dict[str, report.Unavailable | str] = {"7": "frames", "0,4": "ranks 0,4: the same 1 frame"}
+        text = shown(answer(hang=hang(*facts, 7, culprits=[*named, culprit(7)], stacks=stacks)))
+        start = text.index("  rank 1: no stack: it was stopped, and could not answer")
+
+        assert text[start : start + 7] == [
+            *(f"  rank {rank}: no stack: {why}" for rank, (_, _, why) in facts.items()),
+            "  rank 7 stands at",
+            "    frames",
+            "  ranks 0,4: the same 1 frame",
+        ]
+
     def test_stacks_are_whole_for_culprits_and_without_their_middle_for_others(self) -> None:
         """The innermost lines, and those of the check."""
         frame = '  File "/a/b.py", line {0} in f{0}'
@@ -327,6 +357,21 @@ class TestScreen:
         assert out.getvalue().splitlines()[:2] == ["first\\x1b[31m", "    1.000 s  s"]
         assert "\x1b" not in out.getvalue()
         assert err.getvalue() == ""
+
+    def test_off_a_terminal_nothing_is_wider_than_100_columns(self) -> None:
+        """But for what a person copies, which stays in one piece."""
+        out = io.StringIO()
+        screen = render.Screen(out, None, as_json=False)
+        command = "run " * 60 + "it"
+        odd = finding("odd", Severity.WARNING).model_copy(update={"got": "got " * 60, "command": command})
+        path = Path("/a b" * 50)
+        reasons = [check(name, "fail", reason=f"{name} " * 200) for name in ("why", "how")]
+        made = answer(checks=reasons, findings=[odd], hang=hang(*range(50)), path=path)
+        screen.finish(made, summary.of(made))
+        text = out.getvalue().splitlines()
+
+        assert [line for line in text if len(line) > 100] == [f"      command:  {command}", f"Report: {path}"]
+        assert [line.count("why") for line in text if line.startswith(" " * 16 + "why")] == [21] * 4 + [15]
 
     def test_on_a_terminal_the_cursor_is_never_hidden(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A picture is drawn and removed, and whoever is killed meanwhile leaves the cursor where it was."""

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import engine
 from cpinfra.cli import cli
 from cpinfra.cli import detections
+from cpinfra.cli.lines import wrapped
 from cpinfra.judging import selftest as judging
 from cpinfra.mesh import UsageProblem
 from cpinfra.node.selftest import SelfTestJob
@@ -651,13 +652,37 @@ class TestTable:
 
         assert table(answer)[:6] == [
             "Faults",
-            "  fault    check              result  acted  noticed  right rank  right kind  seconds",
-            "  shifted  2 of 2 checks      right   yes    yes      -           -             2.250",
-            "  kill     p2p.ring           right   yes    yes      yes         yes           1.500",
-            "  kill     dtensor.roundtrip  right   yes    yes      yes         yes           1.500",
-            "  -: a fault in what is delivered is no rank's, and no kind of hang is told of it",
+            "  fault   check             result acted noticed rank kind seconds",
+            "  shifted 2 of 2 checks     right  yes   yes     -    -      2.250",
+            "  kill    p2p.ring          right  yes   yes     yes  yes    1.500",
+            "  kill    dtensor.roundtrip right  yes   yes     yes  yes    1.500",
+            "  rank, kind: whether the right ones were told",
         ]
         assert len(answer.report.selftest) == 4
+
+    def test_what_the_columns_say(self, concluded: Any) -> None:
+        """Only what is in need of it: whose time it is where a line stands for several checks."""
+        no_rank = "  -: a fault in what is delivered is no rank's, and no kind of hang is told of it"
+        killed = row_of("kill", proof("kill", Outcome.FAIL, hangs=[hang("process-died", RANK)]))
+        seconds = "  seconds: from the fault to the word on it"
+
+        assert table(concluded([RIGHT, killed]))[5:7] == [no_rank, seconds]
+        slowest = f"{seconds}; where a line stands for several checks, on the slowest of them"
+        assert table(concluded([RIGHT, dtensor(RIGHT)]))[4:6] == [no_rank, slowest]
+        assert table(concluded([killed]))[4] == seconds
+
+    def test_fits_into_80_columns(self, concluded: Any) -> None:
+        """With the longest names there are, of faults and of checks."""
+        rows = [
+            replace(RIGHT, fault=f"{twin}:2", check=check.id, twin=twin)
+            for twin in EXPECTED
+            for check in catalogue()
+        ]
+        text = table(concluded(rows))
+
+        rows_shown = text[1 : text.index("  rank, kind: whether the right ones were told")]
+        assert len(rows_shown) > len(EXPECTED)
+        assert max(map(len, rows_shown)) <= 80
 
     def test_what_is_not_right_stands_by_itself_and_last(self, concluded: Any) -> None:
         """With got and expected: two of them keep their own."""
@@ -671,8 +696,8 @@ class TestTable:
             ["shifted", "p2p.ring", "missed"],
             ["stop", "p2p.ring", "missed"],
         ]
-        assert "  shifted  1 of 2 checks  right" in text[2]
-        assert "yes      NO          yes" in text[3]
+        assert "  shifted 1 of 2 checks right" in text[2]
+        assert "yes     NO   yes" in text[3]
         assert text[4].startswith("      got:      process-died")
         assert text[5] == f"      expected: process-died of rank {RANK}, {CHECK} fail"
         assert text[7:9] == [
@@ -695,14 +720,15 @@ class TestTable:
         assert "Exit code: 3 (could not run, or not all of it)" in text
 
     def test_what_was_not_planted(self, concluded: Any) -> None:
-        """Each reason once, with its fault and all its checks, within 100 columns."""
+        """Each reason once, with its fault and all its checks; within 100 columns where it is shown."""
         why = "It delivers no square grid of tiles, and so nothing in it could be swapped."
         axes = [
             detection.not_applicable("swapped-axes", name, why) for name in (CHECK, "dtensor.roundtrip_1d")
         ]
         why = "It delivers one tensor."
         slots = [detection.not_applicable(twin, CHECK, why) for twin in ("swapped-slots", "wrong-chunk")]
-        text = table(concluded([RIGHT, *axes, *slots]))
+        found = wrapped(detections.of(concluded([RIGHT, *axes, *slots])), 100)
+        text = [line.text for line in found]
 
         assert text[:4] == [
             "Not planted (n/a)",
@@ -710,7 +736,6 @@ class TestTable:
             "      nothing in it could be swapped",
             "  swapped-slots, wrong-chunk on p2p.ring: it delivers one tensor",
         ]
-        assert max(map(len, text[:4])) <= 100
 
     def test_the_end(self, concluded: Any) -> None:
         """Counts, false alarms, what was left out, the exit code."""
@@ -733,6 +758,42 @@ class TestTable:
         assert f"Self-test: {counts}; without a fault: 1 of 2 checks do not pass" in some
         why = "2 of 2 checks do not pass here without a fault"
         assert [line for line in none if line.startswith(f"Self-test: did not run: {why}")]
+
+    def test_what_was_not_reached(self, concluded: Any) -> None:
+        """Where it ended early: how many faults and which; those that cannot act are not among them."""
+        killed = row_of("kill", proof("kill", Outcome.FAIL, hangs=[hang("process-died", RANK)]))
+        answer = concluded([RIGHT, killed], finished=False, signal="SIGINT")
+        missing = [name for name in faults.NAMES if name not in ("shifted", "kill", "swapped-axes")]
+
+        assert answer.report.control.not_reached == missing
+        number = f"{len(missing)} faults"
+        assert f"Not reached: {number}: {', '.join(missing)}" in table(answer)
+        assert f"Self-test: 2 right, 0 missed, 0 n/a, {number} not reached, 0 false alarms" in summary(
+            answer.report
+        )
+        ended = concluded([RIGHT, killed])
+        assert ended.report.control.not_reached == []
+        assert [
+            line for line in [*table(ended), summary(ended.report)] if "not reached" in line.lower()
+        ] == []
+
+    def test_a_fault_that_was_reached_on_some_checks(self, tmp_path: Path) -> None:
+        """The rest of them is not kept quiet."""
+        request = SelfTestRequest(ranks="2", device="cpu", python=sys.executable, fault=("kill", "stop"))
+        whole = settle.settle_selftest(request, {})
+        folder = run_folder.create(tmp_path, {})
+        job = SelfTestJob(whole, folder, lambda _: None, lambda: None)
+        before = judging.conclude(whole, folder, job)
+        outcomes = {check.id: "pass" for check in whole.selection.run}
+        job.tested.control = detection.Control(outcomes=outcomes, seconds=1.0, false_alarms=[])
+        job.tested.rows = [row_of("kill", proof("kill", Outcome.FAIL, hangs=[hang("process-died", RANK)]))]
+        after = judging.conclude(whole, folder, job)
+        folder.close()
+
+        assert "Not reached: 2 faults: kill (on the rest of its checks), stop" in table(after)
+        assert before.report.control is not None
+        assert before.report.control.not_reached == ["kill", "stop"]
+        assert [line for line in table(before) if line.startswith("Not reached")] == []
 
     def test_of_no_run(self, settled: Settled, tmp_path: Path) -> None:
         """It did not run, and why; not that nothing was missed."""
@@ -944,6 +1005,7 @@ def test_two_ranks_and_one_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "outcomes": {CHECK: "pass"},
         "false_alarms": [],
         "left_out": others,
+        "not_reached": [],
     }
     assert ran.exit_code == 0
     assert {twin for twin, status in rows if status == "right"} == {*EXPECTED} - {"swapped-axes"}
@@ -966,5 +1028,5 @@ def test_one_fault_on_one_check(tmp_path: Path) -> None:
         *(name for name in EXPECTED if name != "kill"),
         *(check.id for check in catalogue() if check.id != CHECK),
     }
-    assert "kill:1  p2p.ring  right" in ran.stdout
+    assert "kill:1 p2p.ring right" in ran.stdout
     assert "Left out: collective.all_reduce, " in ran.stdout

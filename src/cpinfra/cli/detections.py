@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..text import one_line
-from .summary import Line
+from .lines import Line
+from .lines import styled
 from .summary import findings
 from .summary import paragraph
 from .summary import report_line
-from .summary import styled
+from .summary import sentence
 
 if TYPE_CHECKING:
     from ..judging.selftest import SelfTestAnswer
@@ -28,11 +28,14 @@ EXIT_CODES = {
     3: "could not run, or not all of it",
     130: "interrupted",
 }
-COLUMNS = 100
 _REASON_LIMIT = 300
 _MARKS = {True: "yes", False: "NO", None: "-"}
-_HEAD = ("fault", "check", "result", "acted", "noticed", "right rank", "right kind", "seconds")
+_HEAD = ("fault", "check", "result", "acted", "noticed", "rank", "kind", "seconds")
+"""Short, and one blank apart: the table is to fit into 80 columns."""
+_OF_TOLD = "rank, kind: whether the right ones were told"
 _OF_DATA = "-: a fault in what is delivered is no rank's, and no kind of hang is told of it"
+_OF_SECONDS = "seconds: from the fault to the word on it"
+_OF_SLOWEST = "; where a line stands for several checks, on the slowest of them"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,11 +68,7 @@ def _not_planted(rows: Sequence[SelfTestRow]) -> Iterator[Line]:
         yield styled(("Not planted (n/a)", "bold"))
     for (places, reason), twins in alike.items():
         why = one_line(f"{reason[:1].lower()}{reason[1:].rstrip('.')}", limit=_REASON_LIMIT)
-        text = f"{one_line(', '.join(twins))} on {one_line(places)}: {why}"
-        told = textwrap.wrap(
-            text, COLUMNS, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False
-        )
-        yield from map(styled, told)
+        yield styled(f"  {one_line(', '.join(twins))} on {one_line(places)}: {why}", hang=6)
 
 
 def _table(rows: Sequence[SelfTestRow]) -> Iterator[Line]:
@@ -81,19 +80,30 @@ def _table(rows: Sequence[SelfTestRow]) -> Iterator[Line]:
     widths = [max(len(entry.cells[place]) for entry in entries) for place in range(len(_HEAD))]
     widths = [max(width, len(name)) for width, name in zip(widths, _HEAD, strict=True)]
     yield styled(("Faults", "bold"))
-    yield styled((_padded(_HEAD, widths), "bold"))
+    yield styled((f" {_padded(_HEAD, widths)}", "bold"))
     for entry in entries:
         before, after = _padded(entry.cells[:2], widths), _padded(entry.cells[3:], widths[3:])
-        result = (f"  {entry.cells[2]:<{widths[2]}}", STYLES[entry.row.status])
-        yield styled(before, result, after)
+        result = (f" {entry.cells[2]:<{widths[2]}}", STYLES[entry.row.status])
+        yield styled(" ", before, result, after)
         if entry.row.status != "right":
             yield from _told(entry.row)
-    if any(row.culprit_right is None for row in planted):
-        yield styled((f"  {_OF_DATA}", "dim"))
+    yield from _legend(planted, several=len(entries) < len(planted))
+
+
+def _legend(planted: Sequence[SelfTestRow], *, several: bool) -> Iterator[Line]:
+    """What the columns say.
+
+    Args:
+        planted: the rows.
+        several: whether a line stands for several of them.
+    """
+    of_data = [_OF_DATA] if any(row.culprit_right is None for row in planted) else []
+    for text in (_OF_TOLD, *of_data, _OF_SECONDS + (_OF_SLOWEST if several else "")):
+        yield styled((f"  {text}", "dim"), hang=6)
 
 
 def _padded(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "".join(f"  {cell:<{width}}" for cell, width in zip(cells, widths, strict=False))
+    return "".join(f" {cell:<{width}}" for cell, width in zip(cells, widths, strict=False))
 
 
 def _right(planted: Sequence[SelfTestRow]) -> Iterator[_Entry]:
@@ -120,7 +130,7 @@ def _entry(row: SelfTestRow, *, place: str = "") -> _Entry:
 
 
 def _place(row: SelfTestRow) -> str:
-    return row.check or "(outside of checks)"
+    return row.check or "(no check)"
 
 
 def _told(row: SelfTestRow) -> Iterator[Line]:
@@ -146,10 +156,9 @@ def _alarms(control: Control | None) -> Iterator[Line]:
 def _end(answer: SelfTestAnswer) -> Iterator[Line]:
     from ..record import words
 
-    yield styled(("Self-test", "bold"), f": {words.selftest(answer.report)}")
-    left_out = words.left_out(answer.report)
-    if left_out:
-        yield styled(("Left out", "bold"), f": {left_out}")
+    yield from sentence("Self-test", words.selftest(answer.report))
+    yield from sentence("Not reached", words.not_reached(answer.report))
+    yield from sentence("Left out", words.left_out(answer.report))
     code = int(answer.exit_code)
-    yield styled(("Exit code", "bold"), f": {code} ({EXIT_CODES[code]})")
+    yield from sentence("Exit code", f"{code} ({EXIT_CODES[code]})")
     yield report_line(answer.report_path)

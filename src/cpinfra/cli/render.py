@@ -20,6 +20,8 @@ from ..node.words import worth_a_line
 from ..outcome import ExitCode
 from ..text import one_line
 from . import summary
+from .lines import columns
+from .lines import wrapped
 from .output import Output
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from ..judging.selftest import SelfTestAnswer
     from ..judging.store import Answer
     from ..node.reporter import Reporter
-    from .summary import Line
+    from .lines import Line
 
 __all__ = ["LiveReporter", "PlainReporter", "Screen", "line_of", "sentence", "worth_a_line"]
 
@@ -69,10 +71,11 @@ class Screen:
             answer: the report, and where it lies.
             found: its summary.
         """
+        fitting = wrapped(found, columns(self._people))
         if self._live is not None:
-            self._live.show(found)
+            self._live.show(fitting)
         else:
-            self._people.write("".join(f"{line.text}\n" for line in found))
+            self._people.write("".join(f"{line.text}\n" for line in fitting))
         output = self._people
         if self._document is not None:
             output = self._document

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -14,6 +13,8 @@ from ..proof.hang import ranks_text
 from ..proof.stacks import of_program
 from ..text import lines
 from ..text import one_line
+from .lines import Line
+from .lines import styled
 
 if TYPE_CHECKING:
     from ..judging.store import Answer
@@ -46,14 +47,6 @@ _LIMIT = 480
 _FINDING_LIMIT = 300
 _FRAMES_OF_OTHERS = 4
 """At each end of their stacks."""
-_TITLES = {
-    "process-died": "Death",
-    "mismatched-operation": "Divergence",
-    "mismatched-shape": "Divergence",
-    "mismatched-dtype": "Divergence",
-    "diverged": "Divergence",
-}
-"""What is no hang."""
 _OUTSIDE = {
     "never-joined": "before the checks",
     "stuck-in-init": "before the checks",
@@ -61,18 +54,14 @@ _OUTSIDE = {
 }
 _MISSED = ("never-entered", "mismatched-operation")
 """Kinds of a rank that is not in the operation that is told."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
-    """One line, in spans of (text, style)."""
-
-    spans: tuple[tuple[str, str], ...]
-
-    @property
-    def text(self) -> str:
-        """The line without its styles."""
-        return "".join(text for text, _ in self.spans).rstrip()
+_SILENCED = {"process-stopped": "it was stopped, and could not answer", "process-died": "it had ended"}
+"""Kinds of a rank of which only the others tell where it was, in the operation or on its way to it; and why
+it has no stack."""
+_STANDS = "is at "
+"""How it begins what is said of a rank that is late, and has not left anything by an exception."""
+_NAME = 6
+_TEXT = _NAME + 10
+"""Where a paragraph has its name, and its text."""
 
 
 def of(answer: Answer, *, brief: bool = False) -> list[Line]:
@@ -80,11 +69,6 @@ def of(answer: Answer, *, brief: bool = False) -> list[Line]:
     report = answer.report
     found = [] if brief else [*_checks(report.checks), *findings(report), *_hang(report.hang)]
     return [*found, *_end(answer)]
-
-
-def styled(*spans: str | tuple[str, str]) -> Line:
-    """One line of texts, each with its style or without."""
-    return Line(spans=tuple((span, "") if isinstance(span, str) else span for span in spans))
 
 
 def _checks(checks: Sequence[Check]) -> Iterator[Line]:
@@ -106,16 +90,17 @@ def _checks(checks: Sequence[Check]) -> Iterator[Line]:
         ids = ", ".join(one_line(check.id) for check in alike)
         ids += f" in run {one_line(alike[0].run)}" if several else ""
         first = alike[0]
-        yield styled("  ", (ids, "bold"), ": ", (first.outcome, STYLES[first.outcome]))
+        yield styled("  ", (ids, "bold"), ": ", (first.outcome, STYLES[first.outcome]), hang=_NAME)
         yield from paragraph("reason", first.reason)
         yield from paragraph("remedy", first.remedy)
 
 
 def paragraph(name: str, text: str, *, limit: int = _LIMIT) -> Iterator[Line]:
-    """A text under its name; nothing where there is none."""
+    """A text under its name; nothing where there is none. A command stays in one piece, to be copied."""
+    hang = None if name == "command" else _TEXT
     shown = text if len(text) <= limit else text[:limit] + " ... (all of it is in the report)"
     for number, line in enumerate(lines(shown)):
-        yield styled(f"      {name + ':' if number == 0 else '':<10}{line}")
+        yield styled(f"{'':{_NAME}}{name + ':' if number == 0 else '':<{_TEXT - _NAME}}{line}", hang=hang)
 
 
 def findings(report: Report) -> Iterator[Line]:
@@ -130,7 +115,7 @@ def findings(report: Report) -> Iterator[Line]:
 
 def _finding(finding: FindingFacts) -> Iterator[Line]:
     severity = (finding.severity, STYLES[finding.severity])
-    yield styled("  ", severity, f" {one_line(finding.id)}: {one_line(finding.what)}")
+    yield styled("  ", severity, f" {one_line(finding.id)}: {one_line(finding.what)}", hang=_NAME)
     if finding.severity != "info":
         yield from paragraph("got", one_line(finding.got, limit=_FINDING_LIMIT))
         yield from paragraph("expected", one_line(finding.expected, limit=_FINDING_LIMIT))
@@ -139,26 +124,29 @@ def _finding(finding: FindingFacts) -> Iterator[Line]:
 
 
 def _hang(hang: Hang | None) -> Iterator[Line]:
+    from ..record import words
+
     if hang is None:
         return
     took = hang.seconds_to_verdict
     told = f"told after {took:.2f} s" if isinstance(took, float | int) else "told"
     kinds = ", ".join(dict.fromkeys([hang.kind, *(culprit.kind for culprit in hang.culprits)]))
-    title = (_TITLES.get(hang.kind, "Hang"), "bold")
-    yield styled(title, f": {one_line(kinds)} {_where(hang)}, {told}")
+    title = (words.hang_title(hang), "bold")
+    yield styled(title, f": {one_line(kinds)} {_where(hang)}, {told}", hang=2)
     for culprit in hang.culprits:
         what = one_line(culprit.kind) + _place(culprit)
-        yield styled("  ", (f"rank {culprit.rank}", "bold red"), f": {what}")
+        yield styled("  ", (f"rank {culprit.rank}", "bold red"), f": {what}", hang=_NAME)
         yield from paragraph("got", _said(culprit.got))
         yield from paragraph("expected", _said(culprit.expected))
     if not hang.culprits:
-        yield styled("  no rank is to blame by what was recorded; the stacks are in the report")
+        yield styled("  no rank is to blame by what was recorded; the stacks are in the report", hang=_NAME)
         for side in hang.sides:
-            yield styled(f"  {one_line(ranks_text(side.ranks))} entered {one_line(side.entered)}")
+            text = f"  {one_line(ranks_text(side.ranks))} entered {one_line(side.entered)}"
+            yield styled(text, hang=_NAME)
     if hang.waiting_ranks:
-        yield styled(f"  waiting: {', '.join(map(str, hang.waiting_ranks))}")
+        yield styled(f"  waiting: {', '.join(map(str, hang.waiting_ranks))}", hang=_NAME)
     for rank, how in hang.victims.items():
-        yield styled(f"  lost to it: rank {one_line(rank)}: {one_line(how, limit=_LIMIT)}")
+        yield styled(f"  lost to it: rank {one_line(rank)}: {one_line(how, limit=_LIMIT)}", hang=_NAME)
     yield from paragraph("remedy", hang.remedy)
     yield from _stacks(hang)
 
@@ -170,18 +158,36 @@ def _where(hang: Hang) -> str:
 
 
 def _stacks(hang: Hang) -> Iterator[Line]:
-    """Every frame of a culprit; of the others each distinct stack once, without its middle."""
-    culprits = {str(rank) for rank in hang.culprit_ranks}
-    for ranks, stack in hang.stacks.items():
-        text = str(getattr(stack, "unavailable", stack))
-        if ranks in culprits:
-            yield styled("  ", (f"rank {ranks} stands at", "bold red"))
-            found = list(map(str, of_program(text))) or lines(text)
-        else:
-            head, *found = lines(text)
-            yield styled(f"  {head}")
-            found = _without_middle([frame.strip() for frame in found])
-        yield from (styled(f"    {one_line(frame)}") for frame in found)
+    """Every frame of a culprit, or why there is none; of the others each distinct stack once, in part."""
+    found = {ranks: str(getattr(stack, "unavailable", stack)) for ranks, stack in hang.stacks.items()}
+    for culprit in hang.culprits:
+        yield from _stack(culprit, found.pop(str(culprit.rank), ""))
+    for text in found.values():
+        head, *frames = lines(text)
+        yield styled(f"  {head}", hang=_NAME)
+        yield from map(_frame, _without_middle([frame.strip() for frame in frames]))
+
+
+def _stack(culprit: Culprit, text: str) -> Iterator[Line]:
+    """Where a culprit stands."""
+    name = (f"rank {culprit.rank}", "bold red")
+    if text:
+        yield styled("  ", (f"{name[0]} stands at", name[1]))
+        yield from map(_frame, list(map(str, of_program(text))) or lines(text))
+    else:
+        yield styled("  ", name, f": no stack: {_why_none(culprit)}", hang=_NAME)
+
+
+def _why_none(culprit: Culprit) -> str:
+    """Why a rank has no stack, as far as what it did tells."""
+    if culprit.kind in _SILENCED:
+        return _SILENCED[culprit.kind]
+    late = _said(culprit.got).startswith(_STANDS)
+    return "it did not answer in time" if late else "it had left the operation, or did not answer in time"
+
+
+def _frame(frame: str) -> Line:
+    return styled(f"    {one_line(frame)}", hang=8)
 
 
 def _without_middle(found: list[str]) -> list[str]:
@@ -198,7 +204,9 @@ def _place(culprit: Culprit) -> str:
     text = " ".join(f"{word}{one_line(value)}" for word, value in known if isinstance(value, str))
     if not text:
         return ""
-    return f", where {text} was due" if culprit.kind in _MISSED else f" in {text}"
+    if culprit.kind in _MISSED:
+        return f", where {text} was due"
+    return f" in or before {text}" if culprit.kind in _SILENCED else f" in {text}"
 
 
 def _said(value: Any) -> str:
@@ -211,15 +219,20 @@ def _end(answer: Answer) -> Iterator[Line]:
 
     verdict = answer.verdict.value
     scope = f", scope {answer.scope.value}" if answer.scope is not None else ""
-    yield styled(("Verdict", "bold"), ": ", (verdict, STYLES[verdict]), f"{scope}: {MEANINGS[verdict]}")
-    left_out = words.left_out(answer.report)
-    if left_out:
-        yield styled(("Left out", "bold"), f": {left_out}")
+    meaning = f"{scope}: {MEANINGS[verdict]}"
+    yield styled(("Verdict", "bold"), ": ", (verdict, STYLES[verdict]), meaning, hang=2)
+    yield from sentence("Left out", words.left_out(answer.report))
     code = int(answer.exit_code)
-    yield styled(("Exit code", "bold"), f": {code} ({EXIT_CODES[code]})")
+    yield from sentence("Exit code", f"{code} ({EXIT_CODES[code]})")
     yield report_line(answer.report_path)
     if answer.docs_path is not None:
         yield styled(("Document", "bold"), f": {one_line(answer.docs_path)}")
+
+
+def sentence(name: str, text: str) -> Iterator[Line]:
+    """A text behind its name; nothing where there is none."""
+    if text:
+        yield styled((name, "bold"), f": {text}", hang=2)
 
 
 def report_line(path: Path | None) -> Line:

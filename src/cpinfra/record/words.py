@@ -23,6 +23,7 @@ _TITLES = {
     "mismatched-operation": "Divergence",
     "mismatched-shape": "Divergence",
     "mismatched-dtype": "Divergence",
+    "diverged": "Divergence",
 }
 """By kind, of what is no hang."""
 
