@@ -341,8 +341,9 @@ def test_two_culprits_on_the_command_line(tmp_path: Path) -> None:
     code, out, _ = run.end()
 
     assert code == 1
-    assert "  rank 1: process-stopped in all_reduce at collective.py:" in out
+    assert "  rank 1: process-stopped in or before all_reduce at collective.py:" in out
     assert "  rank 3: stuck-inside-backend in all_reduce at collective.py:" in out
     assert "  ranks 0,2: the same " in out
     assert "  rank 3 stands at" in out
+    assert "  rank 1: no stack: it was stopped, and could not answer\n" in out
     run.assert_nothing_left()
