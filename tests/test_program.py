@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shlex
@@ -64,6 +65,121 @@ def test_a_library_that_cannot_be_imported_is_no_verdict(
     assert says in err
     assert "Traceback" not in err
     assert "forked" not in out
+
+
+def with_site(folder: Path, source: str) -> dict[str, str]:
+    """Surroundings in which a `sitecustomize` runs before the program."""
+    site = folder / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(source)
+    return {"PYTHONPATH": f"{site}:{SOURCES}", "CUDA_VISIBLE_DEVICES": ""}
+
+
+class TestEnd:
+    """Once the exit code is told nothing holds the process up, and nothing changes the code."""
+
+    def test_a_thread_of_others_is_not_waited_for(self, tmp_path: Path) -> None:
+        """One that sleeps for an hour and is no daemon; what was to be called at the end still is."""
+        site = (
+            "import atexit, pathlib, threading, time\n"
+            "threading.Thread(target=time.sleep, args=(3600,)).start()\n"
+            f"atexit.register(pathlib.Path({str(tmp_path / 'called')!r}).touch)\n"
+        )
+        env = with_site(tmp_path, site)
+
+        for arguments, expected in ((["plan", "--gpus", "4"], 0), (["plan", "--gpus", "3"], 3), (["x"], 2)):
+            with start(tmp_path, arguments, env=env) as process:
+                try:
+                    process.communicate(timeout=30)
+                finally:
+                    process.kill()
+            assert process.returncode == expected
+            assert (tmp_path / "called").exists()
+            (tmp_path / "called").unlink()
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    def test_a_signal_after_it_ends_the_process_with_that_code(
+        self, tmp_path: Path, number: signal.Signals
+    ) -> None:
+        """Where something that others registered for the end does not end."""
+        site = (
+            "import atexit, os, time\natexit.register(time.sleep, 3600)\natexit.register(os.write, 2, b'!')\n"
+        )
+        source = "from cpinfra.__main__ import run; import sys; sys.argv[1:] = ['plan', '--gpus', '3']; run()"
+        with subprocess.Popen(
+            [*processes.SIGNALS_AT_WORK, sys.executable, "-c", source],
+            env={**os.environ, **with_site(tmp_path, site)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        ) as process:
+            assert process.stderr is not None
+            try:
+                assert process.stderr.read(1) == b"!"
+                processes.wait_until(lambda: ended_by(process, number), "its end")
+            finally:
+                process.kill()
+
+        assert process.returncode == 3
+
+    def test_a_reader_that_does_not_read_holds_up_no_interrupted_command(self, tmp_path: Path) -> None:
+        """The rest of its output is dropped: one signal is enough."""
+        read, write = os.pipe()
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+        with subprocess.Popen(
+            [*processes.SIGNALS_AT_WORK, sys.executable, "-m", "cpinfra", "schema"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(SOURCES)},
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            os.close(write)
+            try:
+                processes.wait_until(lambda: "pipe" in kernel_wait(process.pid), "the full pipe")
+                process.send_signal(signal.SIGTERM)
+                _, err = process.communicate(timeout=30)
+            finally:
+                process.kill()
+        os.close(read)
+
+        assert (process.returncode, err) == (130, "\ncpinfra: interrupted\n")
+
+
+def ended_by(process: subprocess.Popen[bytes], number: signal.Signals) -> bool:
+    """Signal, and say whether it has ended: a signal that comes just before a sleep begins ends none."""
+    process.send_signal(number)
+    return process.poll() is not None
+
+
+def kernel_wait(pid: int) -> str:
+    """Where in the kernel a process waits."""
+    return Path(f"/proc/{pid}/wchan").read_text()
+
+
+@pytest.mark.parametrize(
+    ("site", "arguments", "expected", "says"),
+    [
+        ("sys.stdout.close()", ["plan", "--gpus", "4"], 3, "output lost (it is closed)"),
+        ("import os; os.close(1)", ["plan", "--gpus", "4"], 3, "output lost (it is closed)"),
+        ("sys.stdout.detach()", ["plan", "--gpus", "4"], 3, "output lost (it is closed)"),
+        ("sys.stdout = None", ["plan", "--gpus", "4"], 3, "output lost (it is closed)"),
+        ("sys.stdout.close()", ["prove", "--ranks", "0"], 2, "--ranks 0"),
+        ("sys.stderr = None", ["plan", "--gpus", "4"], 0, ""),
+        ("sys.stderr.close()", ["show", "nowhere"], 3, ""),
+        ("sys.stderr = sys.stdout = None", ["show", "nowhere"], 3, ""),
+        ("sys.setrecursionlimit(60)", ["plan", "--gpus", "4"], 3, "could not run: RecursionError"),
+        ("sys.modules['click'] = 1; sys.stderr = None", ["plan"], 3, ""),
+    ],
+)
+def test_odd_surroundings_are_no_verdict(
+    tmp_path: Path, site: str, arguments: Sequence[str], expected: int, says: str
+) -> None:
+    """Whatever the user's Python was made to be, the exit code is never the 1 of a failure of Python."""
+    code, _, err = ran(tmp_path, arguments, env=with_site(tmp_path, f"import sys; {site}\n"))
+
+    assert code == expected, err
+    assert says in err
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -26,6 +26,10 @@ _REMEDY = "make a new one: cpinfra build"
 _COMMAND = "cpinfra build"
 _UNTOLD = ("hung", "error")
 """Answers of the driver that say nothing about it."""
+_OF_A_BUILD = {
+    "expected": "the report of a build, which says what machine and files it rests on",
+    "remedy": "name that of a build, docs/cp_infra.json, or make one with cpinfra build",
+}
 
 
 def recheck(path: Path) -> tuple[Report, ExitCode]:
@@ -37,13 +41,15 @@ def recheck(path: Path) -> tuple[Report, ExitCode]:
         where nothing has and something could not be told.
 
     Raises:
-        errors.RecordError: there is no report there that could be read, or it is that of a self-test.
+        errors.RecordError: there is no report there that could be read, or it is that of a self-test or of a
+            `prove`.
     """
     old = docs.read(path)
     if old.control is not None:
-        remedy = "name that of a build, docs/cp_infra.json, or make one with cpinfra build"
-        expected = "the report of a build, which says what machine and files it rests on"
-        raise errors.OfSelfTest(path, got="the report of a self-test", expected=expected, remedy=remedy)
+        raise errors.OfSelfTest(path, got="the report of a self-test", **_OF_A_BUILD)
+    if "checks" in old.model_fields_set and "host" not in old.model_fields_set:
+        got = "the report of a prove, which does not record the machine"
+        raise errors.OfProve(path, got=got, **_OF_A_BUILD)
     found = [*_boot(old), *_gpus(old), *_files(old)]
     made = Report.made(
         verdict=old.verdict, scope=old.scope, findings=[finding_from(finding) for finding in found]

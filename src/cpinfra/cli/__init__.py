@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 
 import click
 
 from .. import __version__
 from .output import Output
+from .output import is_closed
 
 INTERNAL_ERROR = 3
 """Not Python's 1, which would say that the machine failed: it only could not be told."""
@@ -42,6 +45,17 @@ COMMANDS = {
     "check": Lazy(module="check", short_help="Say whether a report is still true."),
     "schema": Lazy(module="schema", short_help="Print the JSON schema of the reports."),
 }
+
+
+INSTEAD = {
+    ("prove", "--rehearse"): "--device cpu",
+    ("selftest", "--rehearse"): "--device cpu",
+    ("build", "--ranks"): "the number alone, as in cpinfra build 8",
+    ("build", "--device"): "--rehearse for the CPU; the GPUs are taken where there are any",
+}
+"""Options of another command that mean this here."""
+NUMBERS = {"prove": "--ranks", "selftest": "--ranks", "plan": "--gpus"}
+"""Options of the number that other commands take alone, as `build 8` does."""
 
 
 class LazyGroup(click.Group):
@@ -79,6 +93,20 @@ class LazyGroup(click.Group):
                 raise
             raise click.UsageError(f"{problem.message} Did you mean {meant!r}?", ctx) from problem
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does it.
+
+        Raises:
+            click.UsageError: the command line makes no sense; it names what another command's words are here.
+        """
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as problem:
+            instead = _instead(problem)
+            if not instead:
+                raise
+            raise click.UsageError(f"{problem.message.rstrip('.')}. {instead}", problem.ctx) from problem
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
         """The list in the help, without importing any of them."""
         with formatter.section("Commands"):
@@ -90,6 +118,17 @@ def _resembling(name: str) -> str | None:
     import difflib
 
     return next(iter(difflib.get_close_matches(name, COMMANDS, n=1)), None)
+
+
+def _instead(problem: click.UsageError) -> str:
+    """What this command calls what it was given in another's words; empty where it has no word for it."""
+    command = (problem.ctx.info_name or "") if problem.ctx is not None else ""
+    if isinstance(problem, click.NoSuchOption):
+        meant = INSTEAD.get((command, problem.option_name), "")
+    else:
+        number = re.search(r"unexpected extra argument \((\d+)\)", problem.message)
+        meant = f"{NUMBERS[command]} {number[1]}" if number and command in NUMBERS else ""
+    return f"With {command} it is {meant}" if meant else ""
 
 
 EPILOG = """\b
@@ -111,13 +150,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: the command line without the program's name; that of the process by default.
     """
-    _fill_standard_descriptors()
+    _mend_standard_streams()
     _heed_signals()
     try:
         code = cli.main(arguments, prog_name="cpinfra", standalone_mode=False)
     except click.ClickException as problem:
         code = _shown(problem)
     except (click.Abort, KeyboardInterrupt):
+        _end_at_signals(INTERRUPTED)
+        Output(sys.stdout).give_up("interrupted")  # what was cut short may wait for its reader for ever
         code = _failed("cpinfra: interrupted\n", INTERRUPTED)
     except SystemExit:
         code = INTERNAL_ERROR  # click's own end, with 1, where nobody reads the pipe that its help goes into
@@ -129,10 +170,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import traceback
 
         code = _failed(f"{traceback.format_exc()}cpinfra: this is an error of cpinfra, please report it\n")
-    _ignore_signals()
+    code = code if isinstance(code, int) else 0
+    _end_at_signals(code)
     for stream in (sys.stdout, sys.stderr):
         Output(stream).flush()
-    return code if isinstance(code, int) else 0
+    return code
 
 
 def _heed_signals() -> None:
@@ -143,20 +185,28 @@ def _heed_signals() -> None:
                 signal.signal(number, signal.default_int_handler)
 
 
-def _ignore_signals() -> None:
-    """From here on the exit code is decided: a second Ctrl-C must not turn it into a death by signal."""
+def _end_at_signals(code: int) -> None:
+    """From here on the exit code is decided: a second Ctrl-C ends the process, but not by signal."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: os._exit(code))
 
 
-def _fill_standard_descriptors() -> None:
-    """Open what the caller closed (`>&-`): else the next file of ours would get its number, and our words."""
-    for fd in (0, 1, 2):
+def _mend_standard_streams() -> None:
+    """Open what the caller closed (`>&-`): else the next file of ours would get its number, and our words.
+
+    A stream that is closed, or whose descriptor is, becomes None: Python's own way to say that there is none.
+    """
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(fd)
+            is_open = True
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+            is_open = False
+        if not is_open or is_closed(getattr(sys, name)):
+            setattr(sys, name, None)
 
 
 def _shown(problem: click.ClickException) -> int:

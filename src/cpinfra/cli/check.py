@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 
 from ..text import one_line
+from . import options
 from .output import Output
+from .output import printed
 
 EPILOG = """\b
 Examples:
@@ -22,12 +24,12 @@ Exit codes:
   0  still true, whatever its verdict is
   1  no: it names what has changed
   2  the command makes no sense
-  3  not answerable: there is no report that can be read, it is that of a self-test, or it does not say
-     what it rests on"""
+  3  not answerable: there is no report that can be read, it is that of a self-test or of a prove, or it
+     does not say what it rests on; or stdout did not take the answer"""
 
 
 @click.command("check", epilog=EPILOG)
-@click.argument("report", required=False, default="docs/cp_infra.json")
+@click.argument("report", required=False, default="docs/cp_infra.json", callback=options.named)
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 @click.pass_context
 def check(ctx: click.Context, report: str, as_json: bool) -> None:
@@ -47,5 +49,4 @@ def check(ctx: click.Context, report: str, as_json: bool) -> None:
     except RecordError as error:
         Output(sys.stderr).write(f"cpinfra check: {one_line(error)}\n")
         ctx.exit(3)
-    Output(sys.stdout).write(made.text() if as_json else tables.check(made, report))
-    ctx.exit(int(code))
+    ctx.exit(printed(made.text() if as_json else tables.check(made, report), int(code)))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from . import options
-from .output import Output
+from .output import printed
 from .usage import Mistakes
 
 EPILOG = """\b
@@ -41,5 +39,4 @@ def inventory(ctx: click.Context, workdir: str | None, as_json: bool) -> None:
         report, code = machine.inventory(workdir)
     except UsageProblem as problem:
         raise Mistakes(problem.messages, ctx) from problem
-    Output(sys.stdout).write(report.text() if as_json else tables.inventory(report))
-    ctx.exit(int(code))
+    ctx.exit(printed(report.text() if as_json else tables.inventory(report), int(code)))

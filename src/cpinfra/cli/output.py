@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from typing import TextIO
+
+LOST = 3
+"""The exit code of a command whose output nobody got, though it was wanted."""
 
 
 class Output:
@@ -13,10 +18,12 @@ class Output:
     """
 
     def __init__(self, stream: TextIO | None) -> None:
-        self._stream = stream
-        self.lost = "" if stream is not None else "it is closed"
+        self._stream = None if is_closed(stream) else stream
+        self.lost = "it is closed" if self._stream is None else ""
         """Why nothing can be written any more; empty while it can."""
-        reconfigure = getattr(stream, "reconfigure", None)
+        self.unread = False
+        """Whether that is because its reader wants no more (`| head`)."""
+        reconfigure = getattr(self._stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
 
@@ -61,8 +68,12 @@ class Output:
                 self._lose(error)
 
     def _lose(self, error: OSError | ValueError) -> None:
-        """Give up, and lead what is still buffered into nothing, or Python's exit would fail over it."""
-        self.lost = str(getattr(error, "strerror", None) or error)
+        self.unread = getattr(error, "errno", None) == errno.EPIPE
+        self.give_up(str(getattr(error, "strerror", None) or error))
+
+    def give_up(self, why: str) -> None:
+        """Write no more, and lead what is still buffered into nothing: flushing it would fail, or wait."""
+        self.lost = why
         try:
             fd = self._stream.fileno() if self._stream is not None else -1
             null = os.open(os.devnull, os.O_WRONLY)
@@ -71,3 +82,28 @@ class Output:
         if fd >= 0:
             os.dup2(null, fd)
         os.close(null)
+
+
+def printed(text: str, code: int = 0) -> int:
+    """Print what a command has to say; returns its exit code, which is no 0 where that was lost.
+
+    A reader that has enough of it (`| head`) has lost nothing.
+
+    Args:
+        text: all of it.
+        code: what the exit code is where it is read.
+    """
+    out = Output(sys.stdout)
+    out.write(text)
+    if not out.lost or out.unread:
+        return code
+    Output(sys.stderr).write(f"cpinfra: output lost ({out.lost}); expected a stdout that takes all of it\n")
+    return code or LOST
+
+
+def is_closed(stream: TextIO | None) -> bool:
+    """Whether nothing can be written to a stream; also one that was detached from its file."""
+    try:
+        return stream is None or bool(getattr(stream, "closed", False))
+    except ValueError:
+        return True

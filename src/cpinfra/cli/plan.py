@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from .output import Output
+from .output import printed
 from .usage import Mistakes
 
 EPILOG = """\b
@@ -40,5 +38,4 @@ def plan(ctx: click.Context, gpus: str | None, as_json: bool) -> None:
         report, code = inventory.plan(gpus)
     except UsageProblem as problem:
         raise Mistakes(problem.messages, ctx) from problem
-    Output(sys.stdout).write(report.text() if as_json else tables.plan(report))
-    ctx.exit(int(code))
+    ctx.exit(printed(report.text() if as_json else tables.plan(report), int(code)))

@@ -17,11 +17,11 @@ from ..node.words import numbers
 from ..node.words import sentence
 from ..node.words import word
 from ..node.words import worth_a_line
-from ..outcome import ExitCode
 from ..text import one_line
 from . import summary
 from .lines import columns
 from .lines import wrapped
+from .output import LOST
 from .output import Output
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ __all__ = ["LiveReporter", "PlainReporter", "Screen", "line_of", "sentence", "wo
 _REFRESH_PER_S = 8
 _NOTED = ("hang", "slow", "fired", "interrupted")
 """Events that stay on the screen."""
+_EXIT_CODE = ("Exit code", "bold")
+_LOST_CODE = summary.styled(_EXIT_CODE, f": {LOST} (the document was lost, whatever it says)")
 
 
 class Screen:
@@ -63,7 +65,7 @@ class Screen:
         return self._document is not None
 
     def finish(self, answer: Answer | SelfTestAnswer, found: list[Line]) -> int:
-        """Show what it came to; returns the exit code.
+        """Show what it came to, the document first; returns the exit code, as the summary's end says it.
 
         A program that asked for the document and did not get it must not read success in a 0.
 
@@ -71,20 +73,22 @@ class Screen:
             answer: the report, and where it lies.
             found: its summary.
         """
+        code = int(answer.exit_code)
+        if self._document is not None:
+            self._document.write(answer.report.text())
+            if self._document.lost and code == 0:
+                code = LOST
+                found = [_LOST_CODE if line.spans[:1] == (_EXIT_CODE,) else line for line in found]
         fitting = wrapped(found, columns(self._people))
         if self._live is not None:
             self._live.show(fitting)
         else:
             self._people.write("".join(f"{line.text}\n" for line in fitting))
-        output = self._people
-        if self._document is not None:
-            output = self._document
-            output.write(answer.report.text())
+        output = self._document or self._people
         if output.lost:
             where = answer.report_path or "nowhere: no folder could take it"
             self._trouble.write(f"cpinfra: output lost ({output.lost}); the report lies at {where}\n")
-        lost = self._document is not None and self._document.lost
-        return int(answer.exit_code) or (int(ExitCode.NOT_PROVEN) if lost else 0)
+        return code
 
 
 class PlainReporter:

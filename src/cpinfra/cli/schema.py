@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import click
 
-from .output import Output
+from .output import printed
 
 EPILOG = """\b
 Examples:
@@ -17,15 +16,17 @@ Examples:
 \b
 Exit codes:
   0  printed
-  2  the command makes no sense"""
+  2  the command makes no sense
+  3  stdout did not take it"""
 
 
 @click.command("schema", epilog=EPILOG)
-def schema() -> None:
+@click.pass_context
+def schema(ctx: click.Context) -> None:
     """Print the JSON schema of the reports.
 
     It holds for docs/cp_infra.json, the report of each run, and what --json prints; not that of probe.
     """
     from .. import report
 
-    Output(sys.stdout).write(json.dumps(report.schema(), indent=2) + "\n")
+    ctx.exit(printed(json.dumps(report.schema(), indent=2) + "\n"))

@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 
 from ..text import one_line
+from . import options
 from .output import Output
+from .output import printed
 
 EPILOG = """\b
 Examples:
@@ -23,11 +25,11 @@ Examples:
 Exit codes:
   0  shown
   2  the command makes no sense
-  3  there is no report in that file; the message says what is there"""
+  3  there is no report in that file, or stdout did not take it; the message says which"""
 
 
 @click.command("show", epilog=EPILOG)
-@click.argument("path", metavar="[REPORT]", default="docs/cp_infra.json")
+@click.argument("path", metavar="[REPORT]", default="docs/cp_infra.json", callback=options.named)
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as JSON.")
 @click.pass_context
 def show(ctx: click.Context, /, path: str, as_json: bool) -> None:
@@ -45,4 +47,4 @@ def show(ctx: click.Context, /, path: str, as_json: bool) -> None:
     except RecordError as error:
         Output(sys.stderr).write(f"cpinfra show: {one_line(error)}\n")
         ctx.exit(3)
-    Output(sys.stdout).write(made.text() if as_json else summary(made))
+    ctx.exit(printed(made.text() if as_json else summary(made)))

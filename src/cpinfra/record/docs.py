@@ -109,8 +109,12 @@ def _parsed(path: Path) -> Any:
         raise errors.Absent(path, got="no such file", expected="a report", remedy=remedy) from error
     except OSError as error:
         got = error.strerror or str(error)
-        remedy = "give yourself the right to read it, or name another file"
+        denied = isinstance(error, PermissionError)
+        remedy = f"{'give yourself the right to read it, or ' if denied else ''}name another file"
         raise errors.Unreadable(path, got=got, expected="a file that can be read", remedy=remedy) from error
+    if len(content) > _MOST_BYTES:
+        got, expected = (f"{words} {_MOST_BYTES >> 20} MiB" for words in ("more than", "a report of at most"))
+        raise errors.Unreadable(path, got=got, expected=expected, remedy=_MAKE)
     try:
         return json.loads(content, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
@@ -123,13 +127,32 @@ def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number of JSON")
 
 
-def _content(path: Path, most: int = _MOST_BYTES) -> bytes:
-    """The bytes of a regular file; opening a pipe must not wait for its writer."""
+def _content(path: Path, most: int = _MOST_BYTES + 1) -> bytes:
+    """The bytes of a regular file; opening a pipe must not wait for its writer.
+
+    Raises:
+        errors.Unreadable: it is no file.
+        OSError: it cannot be read.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "no regular file", str(path))
-        return file.read(most)
+    try:
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            raise _no_file(path, mode)
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(fd)
+
+
+def _no_file(path: Path, mode: int) -> errors.Unreadable:
+    """A folder, a pipe or a device, each with what to name instead."""
+    expected = "a file that holds a report"
+    if stat.S_ISDIR(mode):
+        return errors.Unreadable(path, got="a folder", expected=expected, remedy="name the file in it")
+    got = "a pipe" if stat.S_ISFIFO(mode) else "a device"
+    remedy = "write the report into a file, and name that"
+    return errors.Unreadable(path, got=got, expected=expected, remedy=remedy)
 
 
 def _version(data: Any) -> int | None:
@@ -140,7 +163,7 @@ def _version(data: Any) -> int | None:
 
 def _mistakes(error: ValidationError, most: int = 3) -> str:
     found = error.errors(include_url=False, include_input=False)
-    told = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:most]]
+    told = [": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"]))) for one in found[:most]]
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return f"a report that breaks the schema: {'; '.join(told)}{more}"
 

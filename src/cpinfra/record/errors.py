@@ -43,6 +43,10 @@ class OfSelfTest(RecordError):
     """It is the report of a self-test, where that of a build is needed."""
 
 
+class OfProve(RecordError):
+    """It is the report of a `prove`, where that of a build is needed."""
+
+
 class NewerSchema(RecordError):
     """A newer cpinfra wrote it."""
 
