@@ -28,6 +28,8 @@ from cpinfra.cli import COMMANDS
 from cpinfra.cli import output
 from cpinfra.outcome import ExitCode
 from cpinfra.proof import run_folder
+from cpinfra.proof.catalogue import TIERS
+from cpinfra.proof.catalogue import catalogue
 from cpinfra.proof.contract import ProofRequest
 from cpinfra.proof.engine import Engine
 from cpinfra.proof.supervisor import Supervisor
@@ -123,6 +125,36 @@ def test_a_wrong_command_is_told_the_one_that_was_meant(wrong: str, meant: str |
     told = f" Did you mean {meant!r}?" if meant else ""
     assert result.exit_code == 2
     assert f"Error: No such command {wrong!r}.{told}\n" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["prove", "8"], "Got unexpected extra argument (8). With prove it is --ranks 8"),
+        (["selftest", "2"], "Got unexpected extra argument (2). With selftest it is --ranks 2"),
+        (["plan", "16"], "Got unexpected extra argument (16). With plan it is --gpus 16"),
+        (["prove", "--rehearse"], "--rehearse'. With prove it is --device cpu"),
+        (["build", "--ranks", "8"], "--ranks'. With build it is the number alone, as in cpinfra build 8"),
+        (["prove", "eight"], "Got unexpected extra argument (eight)"),
+        (["show", "a", "8"], "Got unexpected extra argument (8)"),
+    ],
+)
+def test_words_of_another_command_are_told_in_those_of_this_one(arguments: list[str], told: str) -> None:
+    """Exit code 2 all the same; where there is no such word nothing is added."""
+    result = CliRunner().invoke(cli.cli, arguments, prog_name="cpinfra")
+
+    assert result.exit_code == 2
+    assert result.stderr.endswith(f"{told}\n")
+
+
+@pytest.mark.parametrize("command", ["build", "prove"])
+def test_the_help_says_which_tiers_have_checks(command: str) -> None:
+    """Those of the catalogue; another one is refused, and the help does not offer it as if it were there."""
+    filled = [tier for tier in TIERS if any(check.tier == tier for check in catalogue())]
+    shown = " ".join(CliRunner().invoke(cli.cli, [command, "--help"]).output.split())
+
+    only = f"So far there are checks in {', '.join(filled)} only; others are refused."
+    assert (only in shown) == (len(filled) < len(TIERS))
 
 
 class TestLightness:
@@ -526,6 +558,34 @@ class TestBrokenStreams:
             f"cpinfra: output lost (No space left on device); the report lies at {tmp_path}/run/report.json"
         )
         assert ran.stderr.splitlines()[-1] == lost
+
+    @pytest.mark.parametrize("command", ["prove", "selftest"])
+    @pytest.mark.parametrize("redirect", [">/dev/full", ">&-", "| true"])
+    def test_the_exit_code_that_is_told_is_the_one(self, tmp_path: Path, command: str, redirect: str) -> None:
+        """Of a run that did well, whose document was lost: 3, as the end of the summary says."""
+        words = [sys.executable, str(HERE / "fake_engine.py"), command, "--json", "--device", "cpu"]
+        script = f"set -o pipefail; {' '.join(map(_quoted, words))} {redirect}"
+        ran = run(["bash", "-c", script], env=ENVIRONMENT, cwd=tmp_path, capture_output=True)
+
+        told = [line for line in ran.stderr.splitlines() if line.startswith("Exit code: ")]
+        assert len(told) == 1
+        assert told[0].startswith(f"Exit code: {ran.returncode} (")
+        assert ran.returncode == 3 or command == "selftest"
+
+    @pytest.mark.parametrize(
+        "command", ["schema", "plan --gpus 4", "plan --gpus 4 --json", "inventory --json"]
+    )
+    @pytest.mark.parametrize(
+        ("redirect", "why"),
+        [(">/dev/full", "No space left on device"), (">&-", "it is closed"), ("| true", "")],
+    )
+    def test_commands_that_only_print(self, command: str, redirect: str, why: str) -> None:
+        """Lost output is exit 3 and a sentence; a reader that has enough has lost nothing."""
+        script = f"set -o pipefail; {_quoted(sys.executable)} -m cpinfra {command} {redirect}"
+        ran = run(["bash", "-c", script], env=ENVIRONMENT, capture_output=True)
+
+        told = f"cpinfra: output lost ({why}); expected a stdout that takes all of it\n" if why else ""
+        assert (ran.returncode, ran.stderr) == (3 if why else 0, told)
 
     def test_a_terminal_that_goes_away(self, tmp_path: Path) -> None:
         """EIO in the middle of the live picture."""

@@ -420,6 +420,21 @@ class TestCheck:
             (name, "warning")
         ]
 
+    def test_of_a_prove(self, call: Call, made: report.Report, tmp_path: Path) -> None:
+        """It is refused with the reason: a prove does not record the machine; a build is to be named."""
+        document = made.document()
+        for section in ("host", "summary", "next"):
+            del document[section]
+        (tmp_path / "prove.json").write_text(json.dumps(document))
+        result = call("check", "prove.json", gpus=free(4))
+
+        assert (result.exit_code, result.stdout) == (3, "")
+        got, _, wanted = result.stderr.partition("; expected ")
+        assert (
+            got == "cpinfra check: prove.json: got the report of a prove, which does not record the machine"
+        )
+        assert "name that of a build, docs/cp_infra.json" in wanted
+
     def test_a_partial_report(self, call: Call, tmp_path: Path) -> None:
         """A plan rests on nothing that could be looked at."""
         (tmp_path / "plan.json").write_text(call("plan", "--gpus", "8", "--json").stdout)

@@ -221,10 +221,37 @@ class TestRead:
         assert re.search(message, str(caught.value)), str(caught.value)
         assert caught.value.path == path
 
-    def test_a_folder_is_unreadable(self, tmp_path: Path) -> None:
-        """As is a file without the right to read it."""
-        with pytest.raises(errors.Unreadable, match="Is a directory"):
-            docs.read(tmp_path)
+    def test_what_is_no_file_is_told_as_what_it_is(self, tmp_path: Path) -> None:
+        """Folder, pipe and device, each with a remedy that is one; a right to read it would not help."""
+        os.mkfifo(tmp_path / "pipe")
+        told = []
+        for path in (tmp_path, tmp_path / "pipe", Path("/dev/null")):
+            with pytest.raises(errors.Unreadable) as caught:
+                docs.read(path)
+            told.append((caught.value.got, caught.value.remedy))
+
+        elsewhere = "write the report into a file, and name that"
+        assert told == [("a folder", "name the file in it"), ("a pipe", elsewhere), ("a device", elsewhere)]
+
+    def test_a_file_that_is_too_large(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The limit is said, not where the part that was read breaks off; at the limit it is read."""
+        path = tmp_path / "report.json"
+        text = reports.of("failed").text()
+        path.write_text(text + " " * ((1 << 20) - len(text)))
+        monkeypatch.setattr(docs, "_MOST_BYTES", 1 << 20)
+        assert docs.read(path).verdict == "failed"
+        path.write_text(path.read_text() + " ")
+
+        with pytest.raises(errors.Unreadable, match=r"more than 1 MiB; expected a report of at most 1 MiB"):
+            docs.read(path)
+
+    def test_a_mistake_without_a_place_has_no_empty_one(self, tmp_path: Path) -> None:
+        """Half a character is JSON to Python, and to nobody else."""
+        path = tmp_path / "report.json"
+        path.write_text(json.dumps({"schema": "cpinfra/1", "summary": "\ud800"}))
+
+        with pytest.raises(errors.Invalid, match=r"breaks the schema: Invalid JSON"):
+            docs.read(path)
 
     def test_a_partial_report_is_one(self, tmp_path: Path) -> None:
         """What other commands print can be read too."""

@@ -411,6 +411,27 @@ class TestScreen:
         assert err.getvalue().splitlines()[0] == "first"
         assert len(err.getvalue().splitlines()) == 4
 
+    @pytest.mark.parametrize(
+        ("before", "told", "code"),
+        [
+            (ExitCode.OK, "Exit code: 3 (the document was lost, whatever it says)", 3),
+            (ExitCode.FAILED, "Exit code: 1 (failed)", 1),
+        ],
+    )
+    def test_a_document_that_is_lost(self, before: ExitCode, told: str, code: int) -> None:
+        """Is known before the end is told: never a 0, and each code that is worse stays."""
+        err = io.StringIO()
+        made = answer(verdict=Verdict.PROVEN if code == 3 else Verdict.FAILED, code=before)
+        with Path("/dev/full").open("w") as full:
+            screen = render.Screen(full, err, as_json=True)
+            ended = screen.finish(made, summary.of(made, brief=screen.brief))
+
+        assert ended == code
+        assert [line for line in err.getvalue().splitlines() if line.startswith("Exit code")] == [told]
+        assert err.getvalue().splitlines()[-1] == (
+            "cpinfra: output lost (No space left on device); the report lies at /runs/1/report.json"
+        )
+
 
 class TestText:
     """Foreign text made safe."""

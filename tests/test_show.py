@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,32 @@ class TestShow:
         """One report at a time."""
         assert cli.main(["show", "a", "b"]) == 2
         assert "unexpected extra argument" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["show", "check"])
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_a_full_device_is_told(command: str, arguments: list[str], tmp_path: Path) -> None:
+    """Not exit 0 with nothing on stderr."""
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "cpinfra", command, *arguments],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert ran.returncode == (3 if command == "show" else 1)  # of another machine: changed, as it would say
+    assert "output lost (No space left on device)" in ran.stderr
+
+
+@pytest.mark.parametrize("command", ["show", "check"])
+def test_an_empty_name_is_no_folder(command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """A command line that makes no sense."""
+    assert cli.main([command, ""]) == 2
+    assert "REPORT '': expected the path of a file" in capfd.readouterr().err
 
 
 def test_schema(capfd: pytest.CaptureFixture[str]) -> None:

@@ -103,7 +103,7 @@ def read(path: Path) -> report.Report:
 
 def _parsed(path: Path) -> Any:
     try:
-        content = _content(path)
+        content = _content(path, most=_MOST_BYTES + 1)
     except FileNotFoundError as error:
         remedy = "make one with cpinfra build, or name another file"
         raise errors.Absent(path, got="no such file", expected="a report", remedy=remedy) from error
@@ -127,7 +127,7 @@ def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number of JSON")
 
 
-def _content(path: Path, most: int = _MOST_BYTES + 1) -> bytes:
+def _content(path: Path, most: int) -> bytes:
     """The bytes of a regular file; opening a pipe must not wait for its writer.
 
     Raises:
