@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import click
 
 from . import options
-from .output import Output
+from .output import printed
 from .usage import Mistakes
 
 EPILOG = """\b
@@ -49,5 +48,4 @@ def probe(
     except UsageProblem as problem:
         raise Mistakes(problem.messages, ctx) from problem
     text = json.dumps(probed.document, indent=2, allow_nan=False) + "\n"
-    Output(sys.stdout).write(text if as_json else probe_text.summary(probed.document))
-    ctx.exit(int(probed.exit_code))
+    ctx.exit(printed(text if as_json else probe_text.summary(probed.document), int(probed.exit_code)))
