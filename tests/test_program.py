@@ -124,9 +124,10 @@ class TestEnd:
     def test_a_reader_that_does_not_read_holds_up_no_interrupted_command(self, tmp_path: Path) -> None:
         """The rest of its output is dropped: one signal is enough."""
         read, write = os.pipe()
-        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+        size = fcntl.fcntl(write, fcntl.F_GETPIPE_SZ)
+        assert os.write(write, b"x" * size) == size
         with subprocess.Popen(
-            [*processes.SIGNALS_AT_WORK, sys.executable, "-m", "cpinfra", "schema"],
+            [*processes.SIGNALS_AT_WORK, sys.executable, "-m", "cpinfra", "plan", "--gpus", "4"],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(SOURCES)},
             stdout=write,
@@ -135,7 +136,7 @@ class TestEnd:
         ) as process:
             os.close(write)
             try:
-                processes.wait_until(lambda: "pipe" in kernel_wait(process.pid), "the full pipe")
+                processes.wait_until(lambda: "pipe_write" in kernel_wait(process.pid), "the full pipe")
                 process.send_signal(signal.SIGTERM)
                 _, err = process.communicate(timeout=30)
             finally:
