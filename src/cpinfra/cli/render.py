@@ -20,6 +20,7 @@ from ..node.words import worth_a_line
 from ..text import one_line
 from . import summary
 from .lines import columns
+from .lines import styled
 from .lines import wrapped
 from .output import LOST
 from .output import Output
@@ -40,7 +41,7 @@ _REFRESH_PER_S = 8
 _NOTED = ("hang", "slow", "fired", "interrupted")
 """Events that stay on the screen."""
 _EXIT_CODE = ("Exit code", "bold")
-_LOST_CODE = summary.styled(_EXIT_CODE, f": {LOST} (the document was lost, whatever it says)")
+_LOST_CODE = styled(_EXIT_CODE, f": {LOST} (the document was lost, whatever it says)")
 
 
 class Screen:
