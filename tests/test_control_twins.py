@@ -232,11 +232,30 @@ def test_the_call_that_is_asked_for_is_the_one(scene: Scene, call: int) -> None:
 
 
 def test_a_call_beyond_the_last_never_fires(scene: Scene) -> None:
-    """And is told as a fault that did not act."""
-    proof = scene.prove(ALL_REDUCE, "skip:1@1000")
+    """And is told as a fault that did not act, with the calls that there are; the last of them acts."""
+    proof = scene.prove(ALL_REDUCE, "kill:1@1000")
+    made = len(scene.entered(1))
 
     assert scene.fired == []
-    assert [finding.id for finding in proof.findings] == ["fault-not-fired"]
+    (finding,) = proof.findings
+    assert finding.id == "fault-not-fired"
+    assert finding.got == f"kill:1@1000 acts on call 1000; rank 1 made {made} calls in the chosen checks"
+    assert f"(valid are @1 to @{made})" in finding.remedy
+    assert scene.prove(ALL_REDUCE, f"kill:1@{made}").findings == []
+    assert len(scene.fired) == 1
+
+
+def test_a_fault_whose_turn_did_not_come_names_the_one_that_ended_the_ranks(scene: Scene) -> None:
+    """By its rank's calls nothing can be said of where it is valid."""
+    proof = scene.prove(ALL_REDUCE, "raise:1@3", "raise:1@5", "stop:2@999")
+
+    (finding,) = proof.findings
+    assert finding.id == "fault-not-fired"
+    first, second = finding.got.split("; ")
+    assert first == "the ranks were ended by raise:1@3 after call 2 of rank 1, before raise:1@5 could act"
+    assert second.startswith("the ranks were ended by raise:1@3 after call ")
+    assert second.endswith(" of rank 2, before stop:2@999 could act")
+    assert finding.remedy == "plant it alone: its turn may not have come"
 
 
 @pytest.mark.parametrize("name", ["wrong-shape", "wrong-dtype"])

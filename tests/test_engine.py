@@ -5,6 +5,8 @@ from __future__ import annotations
 import array
 import fcntl
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -402,6 +404,48 @@ def test_what_is_said_together_with_hello_is_not_lost(tmp_path: Path) -> None:
         assert startup.software()["software"]["python"] == sys.executable
     finally:
         assert zygote.close(hurry=True) == []
+
+
+@pytest.mark.parametrize("moment", ["start", "import"])
+def test_a_run_folder_that_vanishes_under_the_interpreter_is_told_as_that(
+    tmp_path: Path, moment: str
+) -> None:
+    """Neither the interpreter nor its torch is to blame, whether it had read the worker or had not yet."""
+    python = tmp_path / "python"
+    folder = tmp_path / "run"
+    gone = f"rm -rf {shlex.quote(str(folder))}"
+    if moment == "start":
+        python.write_text(f'#!/bin/sh\n{gone}\nexec {shlex.quote(sys.executable)} "$@"\n')
+    else:
+        site = tmp_path / "site"
+        (site / "torch").mkdir(parents=True)
+        text = f"import os, sys\nos.system({gone!r})\nsys.path.remove({str(site)!r})\n"
+        (site / "torch" / "__init__.py").write_text(text + 'del sys.modules["torch"]\nimport torch\n')
+        python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o755)
+
+    ran = engine.prove(folder, only="p2p.ring", python=str(python))
+
+    assert ran.proof.obstacle is not None
+    assert ran.proof.obstacle.id == "run-folder-gone"
+    assert str(folder) in ran.proof.obstacle.got
+    assert {finding.id for finding in ran.proof.findings} <= {"run-folder-gone", "run-folder-full"}
+    assert all("leave the run folder alone" in finding.remedy for finding in ran.proof.findings)
+
+
+def test_a_run_folder_that_vanishes_before_the_checks_are_read_is_no_bug_of_ours(tmp_path: Path) -> None:
+    """The zygote reads them from the worker when it first forks."""
+    folder = tmp_path / "run"
+
+    def vanish(event: dict[str, Any]) -> None:
+        if event["event"] == "software":
+            shutil.rmtree(folder)
+
+    ran = engine.prove(folder, only="p2p.ring", on_event=vanish)
+
+    assert ran.proof.obstacle is not None
+    assert ran.proof.obstacle.id == "run-folder-gone"
+    assert "cpinfra-bug" not in {finding.id for finding in ran.proof.findings}
 
 
 def _bytes_waiting(zygote: ZygoteProcess) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -94,12 +96,87 @@ def test_foreign_output_is_quoted_by_its_end() -> None:
     assert findings.import_died("p", "SIGSEGV", " \n").got == "SIGSEGV; its last output: nothing"
 
 
+WARNING = (
+    "/venv/torch/_subclasses/functional_tensor.py:368: UserWarning: Failed to initialize NumPy: No module "
+    "named 'numpy' (Triggered internally at /torch/csrc/utils/tensor_numpy.cpp:84.)\n"
+    '  cpu = _conversion_method_template(device=torch.device("cpu"))\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        (WARNING, "nothing but warnings"),
+        (WARNING.splitlines()[0], "nothing but warnings"),
+        (f"{WARNING}terminate called\n{WARNING}what()\n", r"'terminate called\nwhat()'"),
+        ("Traceback:\nRuntimeWarning: x\n", r"'Traceback:\nRuntimeWarning: x'"),
+        ("", "nothing"),
+    ],
+)
+def test_a_warning_at_import_is_no_last_word(output: str, told: str) -> None:
+    """What Python warned of long before says nothing of who killed the process."""
+    assert run_findings.zygote_died("p", "SIGKILL", output).got == f"SIGKILL; its last output: {told}"
+    assert findings.import_died("p", "SIGSEGV", output).got == f"SIGSEGV; its last output: {told}"
+
+
 def test_a_run_folder_that_filled_up_is_a_warning() -> None:
     """It changes no outcome, and lists each trouble."""
-    finding = run_findings.logs_incomplete(["/a: No space left on device", "/b: Read-only file system"])
+    finding = run_findings.logs_incomplete(["/a: No space left on device", "/b: Input/output error"], {28, 5})
 
     assert finding.severity is Severity.WARNING
-    assert finding.got == "/a: No space left on device; /b: Read-only file system"
+    assert finding.got == "/a: No space left on device; /b: Input/output error"
+
+
+@pytest.mark.parametrize(
+    ("errnos", "remedy"),
+    [
+        ({errno.ENOSPC}, "free some space"),
+        ({errno.ENOENT, errno.ENOSPC}, "leave the run folder alone while a run uses it"),
+        ({errno.EROFS}, "make the run folder writable"),
+        (set(), "see to what the error says"),
+    ],
+)
+def test_the_remedy_for_a_run_folder_is_that_of_its_error(errnos: set[int], remedy: str) -> None:
+    """Space does not bring back a folder that was removed; each names the option."""
+    told = run_findings.logs_incomplete(["/a: x"], errnos).remedy
+
+    assert told.startswith(remedy)
+    assert "--run-dir" in told
+
+
+def test_a_worker_for_which_there_is_no_room_names_the_folder() -> None:
+    """An error of a write names no file."""
+    error = OSError(errno.ENOSPC, "No space left on device")
+    finding = findings.not_staged("python", Path("/full/run"), error)
+
+    assert finding.got == "/full/run: No space left on device"
+    assert "free some space" in finding.remedy
+
+
+@pytest.mark.parametrize("name", ["interpreter-not-python", "torch-import-failed", "cpinfra-bug"])
+def test_without_its_worker_no_interpreter_is_to_blame(name: str, tmp_path: Path) -> None:
+    """Of a run folder that was removed or emptied that is told; of one that is whole what was found."""
+    finding = every("python")[name]
+    worker = tmp_path / "run" / "worker.zip"
+    removed = findings.unless_gone(finding, worker)
+    worker.parent.mkdir()
+    emptied = findings.unless_gone(finding, worker)
+    worker.touch()
+
+    assert removed.id == emptied.id == "run-folder-gone"
+    assert removed.got.startswith(f"{worker.parent}: the folder is not there any more")
+    assert emptied.got.startswith(f"{worker.parent}: worker.zip is not there any more")
+    assert finding.got in removed.got
+    assert "--run-dir" in removed.remedy
+    assert findings.unless_gone(finding, worker) is finding
+
+
+@pytest.mark.parametrize("name", ["interpreter-too-old", "torch-missing", "zygote-died"])
+def test_what_does_not_come_of_the_worker_is_told_without_it_too(name: str, tmp_path: Path) -> None:
+    """An interpreter that answered for itself."""
+    finding = every("python")[name]
+
+    assert findings.unless_gone(finding, tmp_path / "worker.zip") is finding
 
 
 def test_the_environment_is_the_callers_with_what_ranks_need() -> None:

@@ -340,7 +340,8 @@ class TestRequire:
         assert blocking(answer) == ([] if met else ["scope-too-narrow"])
         if not met:
             assert answer.report.scope == "limited"
-            assert plain(answer.report.blocking[0].command) == f"cpinfra build 8 --require {require}"
+            wider = "18 --require full --cp 3x3" if "cp" in options else f"8 --require {require}"
+            assert plain(answer.report.blocking[0].command) == f"cpinfra build {wider}"
 
     def test_on_too_few_gpus(self, bench: Bench) -> None:
         """Both are said: what is lacking, and that the scope was not reached."""
@@ -748,6 +749,40 @@ class TestDocuments:
         assert [one.command for one in answer.report.hardware.findings] == [told[0]]
         (blocks,) = [one for one in unwritable.report.blocking if one.id == "docs-unwritable"]
         assert blocks.command == "cpinfra build --docs DIR" + same.replace(" --docs {}", "") + " --rehearse"
+
+    @pytest.mark.parametrize(
+        ("options", "told", "needs"),
+        [
+            ({"cp": "3x3"}, " --cp 3x3", "9 free GPUs or more, 18 for all of it"),
+            ({"world": "9"}, " 9", "9 free GPUs or more"),
+            ({"world": "8", "dp": "2"}, " 8 --dp 2", "8 free GPUs or more"),
+            ({"dp": "2"}, " --dp 2", "8 free GPUs or more"),
+        ],
+    )
+    @pytest.mark.parametrize("rehearse", [True, False])
+    def test_the_next_builds_have_the_same_mesh(
+        self, bench: Bench, options: dict[str, Any], told: str, needs: str, rehearse: bool
+    ) -> None:
+        """Asked for a rehearsal or sent to one: its grid and ranks are counted and handed on."""
+        steps = bench.build(python=None, rehearse=rehearse, **options).report.next
+        proof = next(step for step in steps if step.why.startswith("prove it on a machine with "))
+
+        assert proof.why == f"prove it on a machine with {needs}"
+        assert proof.command.startswith(f"cpinfra build{told} --docs")
+        for step in steps:
+            if "--rehearse" in step.command:
+                assert set(told.split()) <= set(step.command.split())
+                assert step.why.endswith(f"to rehearse without GPUs: {step.command}")
+        assert any("--rehearse" in step.command for step in steps) != rehearse
+
+    def test_a_wider_scope_keeps_the_grid(self, bench: Bench) -> None:
+        """Of nine ranks, on nine GPUs: for all of it twice as many."""
+        answer = bench.build(free(9), python=None, cp="3x3", dp="1", require="full")
+        (blocks,) = answer.report.blocking
+
+        assert "18 or more with dp 2" in blocks.remedy
+        assert blocks.command.startswith("cpinfra build 18 --require full --cp 3x3")
+        assert answer.report.next[0].command == blocks.command
 
     def test_where_nothing_was_named_nothing_is_added(
         self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -20,6 +20,7 @@ from markdown_it.token import Token
 
 import reports
 from cpinfra import report
+from cpinfra.proof import run_folder
 from cpinfra.record import markup
 from cpinfra.record.markdown import MARKER
 from cpinfra.record.markdown import markdown
@@ -205,7 +206,24 @@ class TestForm:
         text = markdown(reports.of("not-proven"))
 
         assert "**blocks** `no-gpu`" in text
-        assert "Which partition has the GPUs? (`--partition`, such as `gpu`)" in text
+        assert "Which partition has the GPUs? (`sbatch --partition`, such as `gpu`)" in text
+
+    def test_logs_that_later_runs_remove_say_so(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In a folder that the run made for itself, wherever that was; not in one of the user's own."""
+        monkeypatch.chdir(tmp_path)
+        own = run_folder.create(None, {})
+        users = run_folder.create(tmp_path / "mine", {})
+        shared = Path("/tmp/cpinfra-runs-1000") / own.path.name
+        said = {}
+        for path in (own.path, shared, users.path):
+            logs = [report.Log(what="w", path=str(path / "zygote.log"), bytes=1)]
+            said[path] = f"gone after {run_folder.KEPT_RUNS} more runs" in markdown(reports.made(logs=logs))
+        own.close()
+        users.close()
+
+        assert said == {own.path: True, shared: True, users.path: False}
 
     def test_hang_names_the_culprit(self) -> None:
         """With what it was in."""

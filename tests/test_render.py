@@ -260,6 +260,16 @@ class TestSummary:
         assert text[1].startswith(meaning)
         assert text[2] == "Report: /runs/1/report.json"
 
+    def test_each_command_says_what_its_own_codes_mean(self) -> None:
+        """Without a GPU `prove` rehearses with 0 by itself, and `build` only where that was asked for."""
+        done = answer(code=ExitCode.OK)
+        of_prove = [line.text for line in summary.of(done)]
+        of_build = [line.text for line in summary.of(done, exit_codes=summary.BUILD_EXIT_CODES)]
+
+        assert "Exit code: 0 (proven, or rehearsed where that was asked for or there is no GPU)" in of_prove
+        assert "Exit code: 0 (proven, or rehearsed with --rehearse)" in of_build
+        assert set(summary.BUILD_EXIT_CODES) == set(summary.EXIT_CODES)
+
     def test_a_report_that_lies_nowhere(self) -> None:
         """It is said, not left out."""
         assert shown(answer(path=None))[-1] == "Report: no folder could take it; see the findings"

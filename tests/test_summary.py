@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 import reports
 from cpinfra import report
 from cpinfra.record import words
+from cpinfra.record.next_steps import AskedMesh
 from cpinfra.record.next_steps import next_steps
 from cpinfra.record.next_steps import questions
 from cpinfra.record.summary import summary
@@ -60,7 +62,7 @@ class TestSummary:
         text = summary(reports.of("not-proven"))
 
         assert "no-gpu: 2D context parallelism cannot be proven here" in text
-        assert "partition (--partition)" in text
+        assert "Needed from you for a SLURM job\n  - login_host (ssh), partition (sbatch --partition)" in text
         assert "may_submit" in text
 
     def test_commands_are_never_broken(self) -> None:
@@ -196,6 +198,43 @@ class TestNextSteps:
         assert "cpinfra build --rehearse" not in commands(rehearsed)
         assert ("free more GPUs" in next_steps(blocked(gpus))[1].why) == bool(gpus)
 
+    def test_the_mesh_that_was_asked_for_is_counted_and_handed_on(self) -> None:
+        """A grid of nine takes nine GPUs, and eighteen for all of it; every way to it names it."""
+        nine = AskedMesh(gpus=9, gpus_full=18, options={"--cp": ("3x3",)})
+        first, second, *_ = next_steps(reports.of("rehearsal"), mesh=nine)
+        few = next_steps(blocked(4), mesh=nine)
+
+        assert first.why == "prove it on a machine with 9 free GPUs or more, 18 for all of it"
+        submit = SBATCH.replace("sbatch ", "sbatch --gpus-per-node=9 ")
+        assert (first.command, second.command) == ("cpinfra build --cp 3x3", submit)
+        assert [step.command for step in few][:2] == [
+            "cpinfra build --rehearse --cp 3x3",
+            "cpinfra build --cp 3x3",
+        ]
+        assert few[1].why.startswith("free more GPUs, 9 are needed and 4 found")
+        assert len(questions(blocked(4), nine)) == len(questions(blocked(0)))
+        assert questions(blocked(9), nine) == []
+
+    def test_a_number_of_ranks_that_was_given_is_no_least(self) -> None:
+        """More GPUs would not be used."""
+        fixed = AskedMesh(gpus=4, is_fixed=True, options={"": ("4",), "--dp": ("1",)})
+        first, *_ = next_steps(reports.of("rehearsal"), mesh=fixed)
+
+        assert first.why == "prove it on a machine with 4 free GPUs or more"
+        assert first.command == "cpinfra build 4 --dp 1"
+
+    @pytest.mark.parametrize(
+        ("gpus", "command"),
+        [(9, "cpinfra build 18 --require full --cp 3x3"), (18, "cpinfra build --require full --cp 3x3")],
+    )
+    def test_a_wider_proof_keeps_the_grid_and_not_the_ranks(self, gpus: int, command: str) -> None:
+        """With as many ranks as before it could not be wider."""
+        made = reports.made(verdict="proven", scope="limited", plan=reports.plan(gpus))
+        options = {"": ("9",), "--cp": ("3x3",), "--dp": ("1",)}
+        mesh = AskedMesh(gpus=9, gpus_full=18, is_fixed=True, options=options)
+
+        assert next_steps(made, mesh=mesh)[0].command == command
+
     def test_what_blocks_comes_first(self) -> None:
         """With its own command, then the proof again."""
         obstacle = reports.too_few_gpus().model_copy(update={"command": "nvidia-smi", "id": "gpus-busy"})
@@ -228,6 +267,14 @@ class TestQuestions:
             "may_submit",
         ]
         assert all(one.question.endswith((".", "?")) and one.option and one.example for one in found)
+
+    def test_what_takes_an_answer_exists(self) -> None:
+        """A program with its option, or a field of the template: none of ours, while we submit nothing."""
+        template = (Path(__file__).parents[1] / SBATCH.removeprefix("sbatch ")).read_text()
+
+        for one in questions(blocked(0)):
+            field, program = one.option.removesuffix("="), one.option.partition(" ")[0]
+            assert program in ("ssh", "sbatch") or f'\n{field}="${{{field}:-' in template
 
     def test_where_they_could_not_be_counted(self) -> None:
         """A driver that hangs is no GPU either."""

@@ -75,4 +75,5 @@ def build(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
         raise Mistakes(problem.messages, ctx) from problem
     finally:
         screen.close()
-    ctx.exit(screen.finish(answer, summary.of(answer, brief=screen.brief)))
+    told = summary.of(answer, brief=screen.brief, exit_codes=summary.BUILD_EXIT_CODES)
+    ctx.exit(screen.finish(answer, told))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +44,9 @@ EXIT_CODES = {
     3: "not proven",
     130: "interrupted",
 }
+"""What those of `prove` mean."""
+BUILD_EXIT_CODES = {**EXIT_CODES, 0: "proven, or rehearsed with --rehearse"}
+"""The same of `build`."""
 _LIMIT = 480
 _FINDING_LIMIT = 300
 _FRAMES_OF_OTHERS = 4
@@ -64,11 +68,11 @@ _TEXT = _NAME + 10
 """Where a paragraph has its name, and its text."""
 
 
-def of(answer: Answer, *, brief: bool = False) -> list[Line]:
-    """The summary; only its end where `brief`."""
+def of(answer: Answer, *, brief: bool = False, exit_codes: Mapping[int, str] = EXIT_CODES) -> list[Line]:
+    """The summary; only its end where `brief`. `exit_codes`: what those of the command mean."""
     report = answer.report
     found = [] if brief else [*_checks(report.checks), *findings(report), *_hang(report.hang)]
-    return [*found, *_end(answer)]
+    return [*found, *_end(answer, exit_codes)]
 
 
 def _checks(checks: Sequence[Check]) -> Iterator[Line]:
@@ -214,7 +218,7 @@ def _said(value: Any) -> str:
     return one_line(getattr(value, "unavailable", value))
 
 
-def _end(answer: Answer) -> Iterator[Line]:
+def _end(answer: Answer, exit_codes: Mapping[int, str]) -> Iterator[Line]:
     from ..record import words
 
     verdict = answer.verdict.value
@@ -223,7 +227,7 @@ def _end(answer: Answer) -> Iterator[Line]:
     yield styled(("Verdict", "bold"), ": ", (verdict, STYLES[verdict]), meaning, hang=2)
     yield from sentence("Left out", words.left_out(answer.report))
     code = int(answer.exit_code)
-    yield from sentence("Exit code", f"{code} ({EXIT_CODES[code]})")
+    yield from sentence("Exit code", f"{code} ({exit_codes[code]})")
     yield report_line(answer.report_path)
     if answer.docs_path is not None:
         yield styled(("Document", "bold"), f": {one_line(answer.docs_path)}")

@@ -46,16 +46,16 @@ def report_of(settled: Settled, folder: Path, learnt: Learnt, judged: Judged) ->
     """The report of a run: for `build` with all sections, for `prove` with its own."""
     if settled.wishes is None:
         return report.Report.made(**_proof_sections(settled, folder, learnt, judged))
-    judged = _about_the_same(judged, settled.wishes)
+    judged, mesh = _about_the_same(judged, settled.wishes), _asked_mesh(settled)
     made = report.Report.made(
         **_proof_sections(settled, folder, learnt, judged),
         host=_host(learnt, judged.host),
         summary="",
         next=[],
     )
-    asking = made.model_copy(update={"blocking": _with_questions(made)})
+    asking = made.model_copy(update={"blocking": _with_questions(made, mesh)})
     wishes = settled.wishes
-    steps = next_steps.next_steps(asking, str(wishes.docs), wishes.again, wishes.same)
+    steps = next_steps.next_steps(asking, str(wishes.docs), wishes.again, wishes.same, mesh)
     following = asking.model_copy(update={"next": steps})
     return following.model_copy(update={"summary": summary.summary(following)})
 
@@ -64,10 +64,10 @@ def _about_the_same(judged: Judged, wishes: Wishes) -> Judged:
     """The same with commands that name the interpreter, models and folders of this build."""
 
     def told(findings: Sequence[Finding]) -> list[Finding]:
-        options = [wishes.same if one.id in _REPEATS else wishes.again for one in findings]
+        commands = [next_steps.again(one.command, _handed_on(one, wishes)) for one in findings]
         return [
-            replace(one, command=next_steps.again(one.command, said))
-            for one, said in zip(findings, options, strict=True)
+            replace(one, command=command, remedy=_naming(one, command))
+            for one, command in zip(findings, commands, strict=True)
         ]
 
     return replace(
@@ -79,9 +79,35 @@ def _about_the_same(judged: Judged, wishes: Wishes) -> Judged:
     )
 
 
-def _with_questions(made: report.Report) -> list[report.Blocking]:
+def _handed_on(finding: Finding, wishes: Wishes) -> next_steps.Options:
+    """What its command gets of this build; to rehearse where GPUs are lacking takes its mesh too."""
+    if finding.id in _REPEATS:
+        return wishes.same
+    return {**wishes.mesh, **wishes.again} if finding.id in OBSTACLES else wishes.again
+
+
+def _naming(finding: Finding, command: str) -> str:
+    """Its remedy, with the command that was completed where it ends in the bare one."""
+    bare = finding.command
+    return (
+        finding.remedy.removesuffix(bare) + command if finding.remedy.endswith(f" {bare}") else finding.remedy
+    )
+
+
+def _asked_mesh(settled: Settled) -> next_steps.AskedMesh:
+    """What this build was asked to prove: the grid may be given, or the number of ranks, or neither."""
+    numbers, options = settled.numbers, settled.wishes.mesh if settled.wishes is not None else {}
+    cp0, cp1 = numbers.cp or (2, 2)
+    grid = cp0 * cp1
+    is_fixed = numbers.ranks is not None or numbers.dp is not None
+    gpus = numbers.ranks or grid * (numbers.dp or 1)
+    full = max(2 * grid, next_steps.FULL_GPUS)
+    return next_steps.AskedMesh(gpus=gpus, gpus_full=full, is_fixed=is_fixed, options=options)
+
+
+def _with_questions(made: report.Report, mesh: next_steps.AskedMesh) -> list[report.Blocking]:
     """What has to be asked of the user, at the obstacle that only the user can move: the lack of GPUs."""
-    questions, movable = next_steps.questions(made), (*OBSTACLES, next_steps.SCOPE_TOO_NARROW)
+    questions, movable = next_steps.questions(made, mesh), (*OBSTACLES, next_steps.SCOPE_TOO_NARROW)
     return [
         blocking.model_copy(update={"needs_from_user": questions}) if blocking.id in movable else blocking
         for blocking in made.blocking or ()

@@ -19,6 +19,7 @@ from ..outcome import Scope
 from ..outcome import Severity
 from ..outcome import Verdict
 from ..planning.settle import Settled
+from ..proof import findings
 from ..proof.run_folder import RunFolder
 from ..record import docs
 from .judge import UNFINISHED
@@ -80,15 +81,17 @@ def put(
         The report, and where it lies; None: no folder could take it.
     """
     troubles: list[str] = []
+    errnos: list[int | None] = []
     for path in _places(folder):
-        made = make([_unwritable(folder, troubles)] if troubles else [])
+        made = make([_unwritable(folder, troubles, errnos)] if troubles else [])
         try:
             made.write(path)
         except OSError as error:
             troubles.append(f"{path}: {error.strerror or error}")
+            errnos.append(error.errno)
             continue
         return made, path
-    return make([_unwritable(folder, troubles)]), None
+    return make([_unwritable(folder, troubles, errnos)]), None
 
 
 def record(settled: Settled, folder: RunFolder, learnt: Learnt, where: Path) -> Answer:
@@ -116,12 +119,12 @@ def _places(folder: Path) -> Iterator[Path]:
         return  # no temporary folder can be written, and it tried several
 
 
-def _unwritable(folder: Path, troubles: Sequence[str]) -> Finding:
+def _unwritable(folder: Path, troubles: Sequence[str], errnos: Sequence[int | None]) -> Finding:
     return Finding(
         id="run-folder-unwritable",
         severity=Severity.BLOCKING,
         what="the report could not be written into the run folder",
         got="; ".join(troubles),
         expected=f"room for it in {folder}",
-        remedy="free some space, or give another folder with --run-dir",
+        remedy=findings.unwritten_remedy(errnos[:1]),
     )

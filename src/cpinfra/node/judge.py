@@ -36,7 +36,8 @@ UNFINISHED = Finding(
 )
 _REACH = (None, Scope.REHEARSAL, Scope.OVERSUBSCRIBED, Scope.LIMITED, Scope.FULL)
 """Scopes from the narrowest to the widest."""
-_WIDER = {"full": "cpinfra build 8 --require full", "limited": "cpinfra build 4 --require limited"}
+_GRIDS = {"full": 2, "limited": 1}
+"""How many copies of the grid each takes; one of 2x2 where none was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,14 +117,18 @@ def _too_narrow(settled: Settled, reached: Scope | None) -> list[Finding]:
     wanted = settled.wishes.require if settled.wishes is not None else None
     if wanted is None or _REACH.index(reached) >= _REACH.index(Scope(wanted)):
         return []
+    cp0, cp1 = settled.numbers.cp or (2, 2)
+    ranks = _GRIDS[wanted] * cp0 * cp1
+    dp = " with dp 2" if wanted == "full" else ""
+    cp = f" --cp {cp0}x{cp1}" if settled.numbers.cp else ""
     finding = Finding(
         id="scope-too-narrow",
         severity=Severity.BLOCKING,
         what="the proof does not reach as far as --require asks",
         got=f"scope {reached.value if reached is not None else 'none'}",
         expected=f"scope {wanted}",
-        remedy="run it on more GPUs (full: 8 or more with dp 2, limited: 4 or more), or ask for less",
-        command=_WIDER[wanted],
+        remedy=f"run it on more GPUs ({ranks} or more{dp}), or ask for less",
+        command=f"cpinfra build {ranks} --require {wanted}{cp}",
     )
     return [finding]
 

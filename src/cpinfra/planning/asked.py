@@ -114,6 +114,8 @@ class Wishes:
     require: str | None
     again: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Values by option, by which another build is about the same interpreter, models and folders."""
+    mesh: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Those by which it is about the same mesh; WORLD, which has no option, has the option ""."""
     same: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Those by which it makes the same runs as well."""
 
@@ -193,6 +195,7 @@ def read_wishes(request: BuildRequest, mistakes: Mistakes) -> Wishes:
         docs=_attempted(mistakes, "--docs", request.docs) or Path(DOCS),
         require=require,
         again=_again(request),
+        mesh=_mesh(request),
         same={**_again(request), **_same_runs(request)},
     )
 
@@ -213,17 +216,17 @@ def _same_folder(one: str | None, other: str | None) -> bool:
 
 
 def _same_runs(request: BuildRequest) -> dict[str, tuple[str, ...]]:
-    """What was said of the runs themselves, as it was said; WORLD has no option."""
+    """What was said of the runs themselves, as it was said."""
     tier = request.tier if request.tier != BuildRequest().tier else None
-    said = {
-        "": request.world,
-        "--cp": request.cp,
-        "--dp": request.dp,
-        "--tier": tier,
-        "--require": request.require,
-    }
+    said = {"--tier": tier, "--require": request.require}
     told = {option: (value,) for option, value in said.items() if value is not None}
-    return {**told, **({"--rehearse": ("",)} if request.rehearse else {})}
+    return {**_mesh(request), **told, **({"--rehearse": ("",)} if request.rehearse else {})}
+
+
+def _mesh(request: BuildRequest) -> dict[str, tuple[str, ...]]:
+    """What was said of the mesh, as it was said."""
+    said = {"": request.world, "--cp": request.cp, "--dp": request.dp}
+    return {option: (value,) for option, value in said.items() if value is not None}
 
 
 def _attempted(mistakes: Mistakes, option: str, text: str | None) -> Path | None:

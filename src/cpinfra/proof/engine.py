@@ -104,7 +104,7 @@ class Engine:
                 if left:
                     self.note(run_findings.processes_left(self.request.python, left))
             if self.folder.troubles:
-                self.note(run_findings.logs_incomplete(self.folder.troubles))
+                self.note(run_findings.logs_incomplete(self.folder.troubles, self.folder.errnos))
         finally:
             processes.adopt_orphans(self._adopted_before)
             self._interrupts.__exit__(kind, error, trace)
@@ -121,7 +121,7 @@ class Engine:
         try:
             worker = delivery.stage(self.folder.path)
         except (OSError, delivery.DeliveryError) as error:
-            self.note(findings.not_staged(request.python, error))
+            self.note(findings.not_staged(request.python, self.folder.path, error))
             return
         log = self.folder.path / "zygote.log"
         try:
@@ -285,11 +285,12 @@ class Engine:
         return messages
 
     def _take(self, message: Message) -> None:
-        event = message["event"]
+        event, python = message["event"], self.request.python
         if event == "bug":
-            self.note(run_findings.worker_bug(self.request.python, message["traceback"]))
+            bug = run_findings.worker_bug(python, message["traceback"])
+            self.note(findings.unless_gone(bug, self.zygote.worker))
         elif event == "import-failed":
-            self.note(findings.import_failed(self.request.python, message))
+            self.note(findings.import_failed(python, message))
         elif event == "kernels":
             self._note_kernels(message)
         elif event == "imported":
@@ -308,6 +309,6 @@ class Engine:
 
     def lost(self, how: str) -> None:
         """Note that the zygote is gone; an error of ours that ended it has been noted already."""
-        if all(finding.id != findings.BUG for finding in self.findings):
+        if all(finding.id not in (findings.BUG, findings.GONE) for finding in self.findings):
             output = output_of(self._process) if self._process is not None else ""
             self.note(run_findings.zygote_died(self.request.python, how, output))

@@ -6,6 +6,7 @@ import errno
 import re
 import resource
 import shlex
+from collections.abc import Collection
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ _TRY = '{python} -c "import torch, torch.distributed as d; print(torch.__version
 OLDEST_TORCH = (2, 5)
 BUG = "cpinfra-bug"
 """Id of what an error of our own is told as."""
+
+GONE = "run-folder-gone"
+"""Id of what is told where the run folder was removed under the run."""
 
 _NAME_ANOTHER = (
     "give the interpreter of the environment in which your model runs: --python /path/to/bin/python"
@@ -116,7 +120,7 @@ def import_died(python: str, how: str, output: str) -> Finding:
         "torch-import-died",
         python,
         what="the target interpreter died while importing torch",
-        got=f"{how}{_standing(output)}; its last output: {quoted(output)}",
+        got=f"{how}{_standing(output)}; its last output: {last_words(output)}",
         expected="a torch that imports",
         remedy="reinstall torch in that environment; look for a second copy of a library on LD_LIBRARY_PATH",
     )
@@ -185,15 +189,61 @@ def _no_backend(python: str, software: Mapping[str, Any], backend: str) -> Findi
     )
 
 
-def not_staged(python: str, error: Exception) -> Finding:
+def not_staged(python: str, folder: Path, error: Exception) -> Finding:
     """The worker's zip could not be put into the run folder."""
+    got, remedy = str(error), "install cpinfra again"
+    if isinstance(error, OSError):
+        got = f"{error.filename or folder}: {error.strerror or error}"
+        remedy = f"{unwritten_remedy([error.errno])}, or install cpinfra again"
     return blocking(
         "worker-not-staged",
         python,
         what="the worker could not be written into the run folder",
-        got=str(error),
-        expected="room for less than a MiB, and an installation of cpinfra that is whole",
-        remedy="free some space, give another folder with --run-dir, or install cpinfra again",
+        got=got,
+        expected=f"room for less than a MiB in {folder}, and an installation of cpinfra that is whole",
+        remedy=remedy,
+    )
+
+
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_LEAVE_ALONE = "leave the run folder alone while a run uses it"
+
+
+def unwritten_remedy(errnos: Collection[int | None]) -> str:
+    """What to do about a run folder in which something could not be written, by the errors that it gave."""
+    if any(number in _NOT_THERE for number in errnos):
+        return f"{_LEAVE_ALONE}; run it again, or give another folder with --run-dir"
+    if any(number in _NOT_ALLOWED for number in errnos):
+        return "make the run folder writable for you, or give another folder with --run-dir"
+    if any(number in _NO_ROOM for number in errnos):
+        return "free some space, or give another folder with --run-dir"
+    return "see to what the error says, or give another folder with --run-dir"
+
+
+_BY_A_LOST_WORKER = ("interpreter-not-python", "torch-import-failed", BUG)
+"""What an interpreter seems to be that can no longer read the worker's zip."""
+
+
+def unless_gone(finding: Finding, worker: Path) -> Finding:
+    """The finding; that the run folder is gone, where that explains it better.
+
+    Args:
+        finding: what would be told.
+        worker: the zip that was put into the run folder for the target interpreter.
+    """
+    if finding.id not in _BY_A_LOST_WORKER or worker.exists():
+        return finding
+    folder = worker.parent
+    lost = worker.name if folder.exists() else "the folder"
+    return Finding(
+        id=GONE,
+        severity=Severity.BLOCKING,
+        what="the run folder was removed, or emptied, while the run used it",
+        got=f"{folder}: {lost} is not there any more; what the interpreter made of it: {finding.got}",
+        expected="a run folder that stays until the run is over: the interpreter reads the worker from it",
+        remedy=unwritten_remedy([errno.ENOENT]),
     )
 
 
@@ -253,6 +303,16 @@ def _standing(output: str) -> str:
     """Where the stack in an output stood, if there is one."""
     place = stacks.place(output)
     return f"; it stood at {place}" if place else ""
+
+
+_WARNING = re.compile(r"^.*:\d+: \w*Warning: .*\n?(?:[ \t]+.*\n?)?", re.MULTILINE)
+"""As Python prints one: where, what, and the line that it stands at."""
+
+
+def last_words(output: str) -> str:
+    """The end of what a process printed before it died; a warning of Python's is no word on that."""
+    said = _WARNING.sub("", output)
+    return "nothing but warnings" if output.strip() and not said.strip() else quoted(said)
 
 
 def quoted(output: str, limit: int = 600) -> str:

@@ -143,6 +143,10 @@ class Generation:
             return {}
         return {rank: from_ledger(rank, self.ledger.view(rank)) for rank in range(self.world)}
 
+    def calls_entered(self) -> dict[int, int]:
+        """Rank -> how many operations it has entered."""
+        return {rank: track.entered() for rank, track in self.tracks().items()}
+
     def close(self) -> None:
         """Unmap the ledger."""
         if self.ledger is not None:

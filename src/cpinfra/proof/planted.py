@@ -10,6 +10,10 @@ from ..worker.injection import parse
 from . import run_findings
 from .contract import Proof
 from .contract import ProofRequest
+from .generation import Generation
+from .idle_faults import Ended
+from .idle_faults import Idle
+from .idle_faults import why_idle
 
 
 class Planted:
@@ -26,12 +30,21 @@ class Planted:
         self._operation_s = operation_s
         self._acted: dict[str, set[str]] = {}
         """Fault -> checks in which it has changed something."""
+        self._ended: list[tuple[tuple[str, ...], Ended]] = []
+        """For each set of ranks that is over: what was planted in it, and what it came to."""
 
     def to_plant(self) -> tuple[str, ...]:
         """What the next generation gets: a fault in a rank's conduct acts once in a run."""
         return tuple(
             fault for fault in self._request.faults if fault in DATA_TWINS or fault not in self._acted
         )
+
+    def ended(self, generation: Generation) -> None:
+        """Take note of how far a generation came; while its ledger can still be read."""
+        before = {fault for _, end in self._ended for fault in end.acted}
+        acted = tuple(fault for fault in self._acted if fault not in before)
+        end = Ended(calls=generation.calls_entered(), early=generation.judged, acted=acted)
+        self._ended.append((generation.spec.faults, end))
 
     def note(self, message: Message) -> bool:
         """Take note that a fault acted; whether it did so for the first time."""
@@ -41,11 +54,16 @@ class Planted:
 
     def findings(self, proof: Proof) -> list[Finding]:
         """Faults that did not act, or that acted where nothing noticed them."""
-        idle = [fault for fault in self._request.faults if fault not in self._acted]
+        idle = [self._why(fault) for fault in self._request.faults if fault not in self._acted]
         found = [run_findings.not_fired(idle)] if idle else []
         missed = {fault: self._missed(fault, proof) for fault in self._acted}
         told = {fault: checks for fault, checks in missed.items() if checks is not None}
         return [*found, run_findings.not_caught(told)] if told else found
+
+    def _why(self, fault: str) -> Idle:
+        """Why a fault did not act."""
+        ended = [end for planted, end in self._ended if fault in planted]
+        return why_idle(parse(fault, self._request.world), ended)
 
     def _missed(self, fault: str, proof: Proof) -> set[str] | None:
         """The checks that should have caught a fault and passed; None where it was caught as it must be."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from ..outcome import BUG_REMEDY
 from ..outcome import Finding
@@ -12,7 +13,10 @@ from ..worker.channel import Message
 from .findings import BUG
 from .findings import blocking
 from .findings import cannot_fork
+from .findings import last_words
 from .findings import quoted
+from .findings import unwritten_remedy
+from .idle_faults import Idle
 from .results import DEVICE_REMEDY
 from .slowness import Slow
 
@@ -111,7 +115,7 @@ def zygote_died(python: str, how: str, output: str) -> Finding:
         "zygote-died",
         python,
         what="the process that forks the ranks died",
-        got=f"{how}; its last output: {quoted(output)}",
+        got=f"{how}; its last output: {last_words(output)}",
         expected="that it lives until the proof is done",
         remedy="find who ended it: the out-of-memory killer (dmesg), a job's limit, a person; then run again",
     )
@@ -142,15 +146,15 @@ def kernels_hung(python: str, uuids: Collection[str]) -> Finding:
     )
 
 
-def not_fired(faults: list[str]) -> Finding:
-    """A planted fault found nothing to act on."""
+def not_fired(faults: Sequence[Idle]) -> Finding:
+    """Planted faults did not act."""
     return Finding(
         id="fault-not-fired",
         severity=Severity.BLOCKING,
         what="a planted fault never acted, so nothing is known of whether it would be caught",
-        got=", ".join(faults),
+        got="; ".join(fault.why for fault in faults),
         expected="that it changes what the chosen checks do or receive",
-        remedy="plant it where it can act: choose other checks with --only, or another fault",
+        remedy="; ".join(dict.fromkeys(fault.remedy for fault in faults)),
     )
 
 
@@ -171,15 +175,20 @@ def not_caught(missed: Mapping[str, Collection[str]]) -> Finding:
     )
 
 
-def logs_incomplete(troubles: list[str]) -> Finding:
-    """The run folder could not be written to the end."""
+def logs_incomplete(troubles: Collection[str], errnos: Collection[int]) -> Finding:
+    """The run folder could not be written to the end.
+
+    Args:
+        troubles: what could not be written, and why.
+        errnos: the errors that the folder gave.
+    """
     return Finding(
         id="run-folder-full",
         severity=Severity.WARNING,
         what="parts of the run folder could not be written",
         got="; ".join(troubles),
-        expected="room for logs and the report",
-        remedy="free some space, or give another folder with --run-dir",
+        expected="room for logs and the report, until the run is over",
+        remedy=unwritten_remedy(errnos),
     )
 
 

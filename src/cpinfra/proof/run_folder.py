@@ -53,6 +53,8 @@ class RunFolder:
         self.path = path
         self.troubles: list[str] = [] if part_of is None else part_of.troubles
         """What could not be written, each reason once."""
+        self.errnos: set[int] = set() if part_of is None else part_of.errnos
+        """The errors that writing gave."""
         self._started = started
         self._lock = _locked(path) if part_of is None else None
 
@@ -98,6 +100,7 @@ class RunFolder:
             action(*arguments, **options)
         except OSError as error:
             self.note(f"{error.filename or self.path}: {error.strerror}")
+            self.errnos.update([error.errno] if error.errno is not None else [])
 
     def write(self, name: str, text: str) -> None:
         """Write a file of the run."""

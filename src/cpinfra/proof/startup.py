@@ -44,10 +44,14 @@ class Startup:
         """The `software` event, once `hello` and the import are through.
 
         Raises:
-            StartFailure: it is no usable interpreter.
+            StartFailure: it is no usable interpreter, or was left without the worker.
         """
-        self._await_hello()
-        return self._await_import()
+        try:
+            self._await_hello()
+            return self._await_import()
+        except StartFailure as failure:
+            told = findings.unless_gone(failure.finding, self.zygote.worker)
+            raise StartFailure(told) from failure
 
     def _await_hello(self) -> None:
         patience = Patience(self.zygote.pid, idle_s=self.budgets.hello_idle_s, max_s=self.budgets.hello_max_s)

@@ -105,6 +105,7 @@ class Supervisor:
                 watch.look(time.monotonic())
                 self._tell_slow(watch)
                 self._tell_hang(generation, watch)
+            self._planted.ended(generation)
         finally:
             generation.close()
         if watch.slows:

@@ -43,7 +43,7 @@ class ZygoteProcess:
         Raises:
             OSError: the interpreter cannot be executed at all.
         """
-        self.cookie = cookie
+        self.cookie, self.worker = cookie, worker
         self.ranks: set[int] = set()
         """pids of all ranks that it said it forked: ours to collect if it dies first."""
         self.closed_cleanly = False

@@ -155,7 +155,9 @@ def blocking_item(one: report.Blocking) -> str:
     found = [f"- **blocks** {code(one.id)}: {prose(one.what)}. Remedy: {remedy}"]
     for asked in one.needs_from_user:
         option = f" ({code(asked.option)}, such as {code(asked.example)})"
-        found.append(f"  - to be asked of the user, {code(asked.key)}: {prose(asked.question)}{option}")
+        found.append(
+            f"  - needed from you for a SLURM job, {code(asked.key)}: {prose(asked.question)}{option}"
+        )
     return "\n".join(found)
 
 

@@ -29,7 +29,7 @@ def summary(made: report.Report) -> str:
         *_section("Not passed", [[_unpassed(one)] for one in words.alike(made.checks or ())], most_lines=6),
         *_section("Hang", [[one] for one in _hang(made.hang)], most_lines=3),
         *_section("Blocking", [_blocking(one) for one in _blockers(made)], most_lines=7),
-        *_section("To be asked of the user", _questions(made), most_lines=3),
+        *_section("Needed from you for a SLURM job", _questions(made), most_lines=3),
         *_section("Next", [[one.why, one.command] for one in made.next or ()], most_lines=6),
     ]
     return "".join(f"{line}\n" for line in found or ["This report holds nothing that is shown here."])
@@ -146,7 +146,7 @@ def _blocking(one: report.Blocking) -> list[str]:
 
 
 def _questions(made: report.Report) -> list[list[str]]:
-    """All in one entry: what each is about, and the option that takes the answer."""
+    """All in one entry: what each is about, and what takes the answer."""
     asked = {question.key: question for one in made.blocking or () for question in one.needs_from_user}
     named = [f"{one_line(one.key)} ({one_line(one.option)})" for one in asked.values()]
     return [[", ".join(named)]] if named else []

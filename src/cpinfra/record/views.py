@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from .. import report
@@ -35,6 +36,13 @@ from .pieces import yes_no
 
 NOT_MADE = report.Unavailable(unavailable="this report does not hold it")
 RECOMMENDED_DISK_GIB = 150
+KEPT_RUNS = 20
+"""How many of the folders that runs make for themselves are kept."""
+_OF_ITS_OWN = re.compile(r"runs(-\d+)?/\d{8}-\d{6}-[a-z0-9_]{8}/")
+_KEPT = (
+    f"They are gone after {KEPT_RUNS} more runs there; copy what you need, or name a folder of your own with "
+    "`--run-dir`."
+)
 
 
 class View:
@@ -323,9 +331,14 @@ class View:
 
     @property
     def logs(self) -> Markdown:
-        """Files that the run left."""
-        rows = [(prose(one.what), cell(one.path), in_cell(one.bytes)) for one in self._made.logs or ()]
-        return table(("what", "path", "bytes"), rows) if rows else Markdown("No run left any.")
+        """Files that the run left, and for how long, where later runs remove them."""
+        logs = self._made.logs or ()
+        if not logs:
+            return Markdown("No run left any.")
+        rows = [(prose(one.what), cell(one.path), in_cell(one.bytes)) for one in logs]
+        shown = table(("what", "path", "bytes"), rows)
+        removed = any(_OF_ITS_OWN.search(one.path) for one in logs)
+        return Markdown(f"{shown}\n\n{_KEPT}") if removed else shown
 
     @property
     def provenance(self) -> Markdown:

@@ -52,7 +52,9 @@ class Question(Section):
 
     key: str = Field(description="Names the answer.")
     question: str = Field(description="What to ask the user.")
-    option: str = Field(description="The option that takes the answer.")
+    option: str = Field(
+        description="What takes the answer: a command with its option, or a field of the job script."
+    )
     example: str = Field(description="An answer that would be valid.")
 
 
