@@ -15,10 +15,10 @@ from cpinfra.proof.generation import Generation
 from cpinfra.proof.hang import OOM_REMEDY
 from cpinfra.proof.hang import REMEDIES
 from cpinfra.proof.hang import Hang
-from cpinfra.proof.hang import ranks_text
 from cpinfra.proof.oom import OomKills
 from cpinfra.proof.timeline import Track
 from cpinfra.proof.timeline import from_ledger
+from cpinfra.text import ranks_text
 from cpinfra.worker.ledger import Kind
 from cpinfra.worker.ledger import RankView
 from cpinfra.worker.ledger import Record

@@ -140,6 +140,7 @@ def test_proof_imports_the_standard_library_and_what_the_zip_holds() -> None:
         "cpinfra.cgroup_tree",
         "cpinfra.files",
         "cpinfra.outcome",
+        "cpinfra.text",
         *(f"cpinfra.worker.{name}" for name in SHARED),
     ]
     found = [line for module in modules for line in strangers(module, third_party=[], ours=ours)]

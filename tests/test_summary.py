@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -22,6 +23,8 @@ from test_markdown import TEXTS
 from test_markdown import replaced
 
 SBATCH = "sbatch skills/build-infra/scripts/slurm_probe.sbatch"
+NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=60)
+"""Of kinds and checks."""
 
 
 def commands(made: report.Report, docs: str = "docs") -> list[str]:
@@ -33,6 +36,45 @@ def blocked(num_gpus: int, **sections: Any) -> report.Report:
     """A report of a machine with so many free GPUs, not proven."""
     whole = {"verdict": "not-proven", "plan": reports.plan(num_gpus), "runs": [], "checks": [], **sections}
     return reports.made(**whole)
+
+
+def hang_of(kind: str, check: str | None, num_culprits: int) -> report.Hang:
+    """A hang of which so many ranks are the culprits."""
+    one = reports.hang()
+    culprits = [one.culprits[0].model_copy(update={"rank": rank}) for rank in range(num_culprits)]
+    facts = {"kind": kind, "check": check, "culprit_ranks": list(range(num_culprits)), "culprits": culprits}
+    return one.model_copy(update=facts)
+
+
+def crowded(hang: report.Hang, text: str, number: int) -> report.Report:
+    """A report that has every section, each with so many entries: more than any command makes."""
+    whole: report.Report = replaced(reports.of("not-proven"), text or "-")
+    told = report.Told(outcome=None, kind=None, ranks=[], text=text)
+    missed = report.SelfTestRow(
+        twin="kill",
+        check=text,
+        status="missed",
+        fault=text,
+        fired=False,
+        detected=False,
+        culprit_right=False,
+        kind_right=False,
+        seconds=None,
+        reason="",
+        expected=told,
+        got=told,
+    )
+    control = report.Control(clean=False, outcomes={}, false_alarms=[text] * number, left_out=[text or "-"])
+    odd = {
+        "hang": hang,
+        "runs": [reports.run()] * number,
+        "checks": [reports.check("a", "fail", reason=f"{text}{n}x") for n in range(number)],
+        "blocking": [reports.too_few_gpus().model_copy(update={"what": text})] * number + whole.blocking,
+        "next": [report.Next(why=text, command=f"echo {text}")] * number,
+        "selftest": [missed] * number,
+        "control": control,
+    }
+    return whole.model_copy(update=odd)
 
 
 class TestSummary:
@@ -54,7 +96,7 @@ class TestSummary:
 
         assert "fail p2p.ring: p2p.ring: rank 2 got another chunk" in text
         assert "unknown dtensor.roundtrip" in text
-        assert "never-entered in p2p.ring, culprit ranks: 1" in text
+        assert "never-entered in p2p.ring, culprit rank 1" in text
         assert "Run main: 4 ranks, dp 1, cp 2x2 on cuda, nccl: 3 of 5 checks passed" in text
 
     def test_of_what_blocks(self) -> None:
@@ -136,6 +178,49 @@ class TestSummary:
             assert lines.pop() == ""
             assert len(lines) < 40
             assert all(len(line) <= 100 and line.isprintable() for line in lines)
+
+    @given(
+        hang=st.builds(hang_of, NAMES, st.none() | NAMES, st.integers(0, 1024)),
+        text=TEXTS.map(lambda text: text * 20),
+        number=st.integers(1, 30),
+    )
+    @example(hang=hang_of("never-entered", "p2p.ring", 63), text="", number=1)
+    @example(hang=hang_of("k" * 60, "c" * 90, 1024), text="long " * 100, number=30)
+    @settings(max_examples=40, deadline=None)
+    def test_a_hang_is_never_left_out(self, hang: report.Hang, text: str, number: int) -> None:
+        """Its kind and its check are told, however many ranks are to blame and whatever else is told."""
+        shown = summary(crowded(hang, text, number))
+        lines = shown.splitlines()
+
+        assert len(lines) < 40
+        assert all(len(line) <= 100 for line in lines)
+        told = " ".join(shown.split())
+        assert f"Hang - {hang.kind} {f'in {hang.check}' if hang.check else 'outside of the checks'}," in told
+
+    @given(text=TEXTS.map(lambda text: text * 20), number=st.integers(1, 30))
+    @settings(max_examples=20, deadline=None)
+    def test_every_section_shows_its_first_entry(self, text: str, number: int) -> None:
+        """However much there is to tell: a title is never followed by a mere count."""
+        lines = summary(crowded(reports.hang(), text, number)).splitlines()
+        titles = ["Not right", "Not passed", "Hang", "Blocking", "To be asked of the user", "Next"]
+
+        assert [line for line in lines if line in titles] == titles
+        assert all(lines[lines.index(title) + 1].startswith("  - ") for title in titles)
+
+    @pytest.mark.parametrize(
+        ("num_culprits", "told"),
+        [
+            (0, "no culprit could be told"),
+            (1, "culprit rank 0"),
+            (3, "culprit ranks 0, 1, 2"),
+            (63, "culprit ranks 0, 1, 2, 3, 4, 5, 6, 7 and 55 more"),
+        ],
+    )
+    def test_many_culprits_are_counted(self, num_culprits: int, told: str) -> None:
+        """The first eight are named."""
+        made = reports.stamped(hang=hang_of("never-entered", "p2p.ring", num_culprits))
+
+        assert summary(made).splitlines()[1] == f"  - never-entered in p2p.ring, {told}"
 
     @pytest.mark.parametrize(
         ("command", "lines"),

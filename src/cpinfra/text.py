@@ -1,4 +1,4 @@
-"""Foreign text made safe to show: no control character reaches a terminal or a log.
+"""Foreign text made safe to show: no control character reaches a terminal or a log. And ranks in words.
 
 Standard library only.
 """
@@ -6,8 +6,11 @@ Standard library only.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
+
+_RANKS_SHOWN = 8
 
 
 def one_line(text: object, *, limit: int | None = None) -> str:
@@ -48,6 +51,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
     return plain(repr(value))
+
+
+def ranks_text(ranks: Collection[int]) -> str:
+    """`rank 3`, `ranks 0, 1, 3`, or the first few of many."""
+    shown = ", ".join(map(str, sorted(ranks)[:_RANKS_SHOWN]))
+    more = f" and {len(ranks) - _RANKS_SHOWN} more" if len(ranks) > _RANKS_SHOWN else ""
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}{more}"
 
 
 def _visible(character: str) -> str:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from ..outcome import MEANINGS
-from ..proof.hang import ranks_text
 from ..proof.stacks import of_program
 from ..text import lines
 from ..text import one_line
+from ..text import ranks_text
 from .lines import Line
 from .lines import styled
 

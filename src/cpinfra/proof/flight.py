@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 from typing import TypeVar
 
+from ..text import ranks_text
 from ..worker import flight
 from ..worker.ledger import Stage
-from .hang import ranks_text
 from .timeline import Call
 from .timeline import Shape
 from .timeline import Signature

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from collections.abc import Mapping
 from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import field
 from typing import Any
+
+from ..text import ranks_text
 
 REMEDIES = {
     "mismatched-operation": "make every rank enter the same operations in the same order: look at what "
@@ -136,10 +137,3 @@ def victims_text(victims: Mapping[int, str]) -> str:
     for rank, how in sorted(victims.items()):
         alike.setdefault(how, []).append(rank)
     return ", ".join(f"{ranks_text(ranks)} ({how})" for how, ranks in alike.items())
-
-
-def ranks_text(ranks: Collection[int]) -> str:
-    """`rank 3`, `ranks 0, 1, 3`, or the first few of many."""
-    shown = ", ".join(map(str, sorted(ranks)[:8]))
-    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}{more}"

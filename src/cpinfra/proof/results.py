@@ -10,13 +10,13 @@ from typing import Any
 from ..outcome import BUG_REMEDY
 from ..outcome import CheckResult
 from ..outcome import Outcome
+from ..text import ranks_text
 from ..worker.channel import Message
 from .catalogue import CheckInfo
 from .contract import Proof
 from .generation import Answer
 from .generation import Generation
 from .hang import Hang
-from .hang import ranks_text
 
 RERUN_REMEDY = "run it again by itself: cpinfra prove --only {check}"
 RAISED_REMEDY = "read the traceback in the check's evidence.errors in the report; it is in the rank's log too"

@@ -1,4 +1,8 @@
-"""The whole of a report in less than 40 lines of plain text. Pure."""
+"""The whole of a report in less than 40 lines of plain text. Pure.
+
+Each section shows its first entry, whatever the report: where there is much to tell, every section gets fewer
+lines, and what is left out is counted.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +11,73 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from .. import report
 from ..text import lines
 from ..text import one_line
+from ..text import ranks_text
 from . import words
 
 COLUMNS = 100
+LINES = 39
 _LIMIT = 280
 _LINES_OF_ONE = 3
 """Lines that the sentence of an entry may take, and its command."""
+_LEAST_LINES = 3
+"""Of a section, below its title: its first entry cut to two lines, and how many there are besides."""
+_KIND_LIMIT = 60
+_WHERE_LIMIT = 93
+"""Of a hang: so that neither is broken, and both have room in one entry."""
+_NO_ROOM = "    (its command is too long for here: see the report)"
 _WORDS = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*"|['"])+""")
 """Of a command, with what is quoted in one piece."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Section:
+    """A title, and what stands below it."""
+
+    title: str
+    entries: Sequence[Sequence[str]]
+    """Each a sentence, and perhaps a command."""
+    most_lines: int
+    """How many there may be below the title."""
+    least_lines: int = _LEAST_LINES
+    """How few, where there is no room."""
+
+
 def summary(made: report.Report) -> str:
     """Less than 40 lines of at most 100 columns, with a final newline."""
-    found = [
-        *_head(made),
-        *_section("Not right", [[one] for one in _not_right(made)], most_lines=12),
-        *_section("Not passed", [[_unpassed(one)] for one in words.alike(made.checks or ())], most_lines=6),
-        *_section("Hang", [[one] for one in _hang(made.hang)], most_lines=3),
-        *_section("Blocking", [_blocking(one) for one in _blockers(made)], most_lines=7),
-        *_section("Needed from you for a SLURM job", _questions(made), most_lines=3),
-        *_section("Next", [[one.why, one.command] for one in made.next or ()], most_lines=6),
-    ]
+    head, sections = list(_head(made)), _sections(made)
+    found = [*head, *_shown(sections, fewer=0)]
+    fewer = 0
+    while len(found) > LINES:
+        fewer += 1  # ends: by the least of all of them there is room
+        found = [*head, *_shown(sections, fewer=fewer)]
     return "".join(f"{line}\n" for line in found or ["This report holds nothing that is shown here."])
+
+
+def _sections(made: report.Report) -> list[_Section]:
+    """All that may stand below the head."""
+    unpassed = [[_unpassed(one)] for one in words.alike(made.checks or ())]
+    hang = [[one] for one in _hang(made.hang)]
+    blocking = [_blocking(one) for one in _blockers(made)]
+    steps = [[one.why, one.command] for one in made.next or ()]
+    return [
+        _Section(title="Not right", entries=[[one] for one in _not_right(made)], most_lines=12),
+        _Section(title="Not passed", entries=unpassed, most_lines=6),
+        _Section(title="Hang", entries=hang, most_lines=4, least_lines=4),
+        _Section(title="Blocking", entries=blocking, most_lines=7),
+        _Section(title="Needed from you for a SLURM job", entries=_questions(made), most_lines=3),
+        _Section(title="Next", entries=steps, most_lines=6),
+    ]
+
+
+def _shown(sections: Sequence[_Section], *, fewer: int) -> Iterator[str]:
+    """The sections, each with so many lines fewer than it may have at most."""
+    for one in sections:
+        yield from _section(one.title, one.entries, most_lines=max(one.least_lines, one.most_lines - fewer))
 
 
 def _head(made: report.Report) -> Iterator[str]:
@@ -134,8 +179,9 @@ def _unpassed(group: Sequence[report.Check]) -> str:
 def _hang(hang: report.Hang | None) -> list[str]:
     if hang is None:
         return []
-    ranks = ", ".join(map(str, hang.culprit_ranks)) or "none that could be told"
-    found = [f"{one_line(hang.kind)} {one_line(words.where(hang))}, culprit ranks: {ranks}"]
+    blamed = f"culprit {ranks_text(hang.culprit_ranks)}" if hang.culprit_ranks else "no culprit could be told"
+    where = one_line(words.where(hang), limit=_WHERE_LIMIT)
+    found = [f"{one_line(hang.kind, limit=_KIND_LIMIT)} {where}, {blamed}"]
     at = [f"rank {one.rank}: {_said(one.operation)} at {_said(one.site)}" for one in hang.culprits]
     return [*found, *at]
 
@@ -153,12 +199,12 @@ def _questions(made: report.Report) -> list[list[str]]:
 
 
 def _section(title: str, entries: Sequence[Sequence[str]], *, most_lines: int) -> Iterator[str]:
-    """A title and its entries, as many as fit; those left out are counted.
+    """A title and its entries, the first and as many others as fit; those left out are counted.
 
     Args:
         title: what stands above.
         entries: each a sentence, and perhaps a command.
-        most_lines: how many there may be below the title.
+        most_lines: how many there may be below the title; 3 at least.
     """
     if not entries:
         return
@@ -166,8 +212,10 @@ def _section(title: str, entries: Sequence[Sequence[str]], *, most_lines: int) -
     shown: list[str] = []
     for place, entry in enumerate(entries):
         block = _entry(*entry)
-        last = place == len(entries) - 1
-        if len(shown) + len(block) > most_lines - (0 if last else 1):
+        room = most_lines - len(shown) - (0 if place == len(entries) - 1 else 1)
+        if len(block) > room and place == 0:
+            block = _short(*entry)
+        if len(block) > room:
             shown.append(f"  ... {len(entries) - place} more: see the report")
             break
         shown += block
@@ -184,6 +232,11 @@ def _entry(text: str, command: str = "") -> list[str]:
     return [*found, *_command(one_line(command))] if command else found
 
 
+def _short(text: str, command: str = "") -> list[str]:
+    """An entry in two lines at most."""
+    return [_cut(f"  - {_brief(text)}"), *([_NO_ROOM] if command else [])]
+
+
 def _command(command: str) -> list[str]:
     """A command that can be copied: broken between its words only, or not shown at all."""
     shown = ["   "]
@@ -193,7 +246,7 @@ def _command(command: str) -> list[str]:
             shown.append("     ")
         shown[-1] += f" {word}"
     whole = len(shown) <= _LINES_OF_ONE and all(len(line) <= COLUMNS for line in shown)
-    return shown if whole else ["    (its command is too long for here: see the report)"]
+    return shown if whole else [_NO_ROOM]
 
 
 def _wrapped(text: str) -> list[str]:
