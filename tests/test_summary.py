@@ -198,6 +198,7 @@ class TestSummary:
         assert f"Hang - {hang.kind} {f'in {hang.check}' if hang.check else 'outside of the checks'}," in told
 
     @given(text=TEXTS.map(lambda text: text * 20), number=st.integers(1, 30))
+    @example(text="\u2028", number=1)
     @settings(max_examples=20, deadline=None)
     def test_every_section_shows_its_first_entry(self, text: str, number: int) -> None:
         """However much there is to tell: a title is never followed by a mere count."""

@@ -29,6 +29,7 @@ _LEAST_LINES = 3
 _KIND_LIMIT = 60
 _WHERE_LIMIT = 93
 """Of a hang: so that neither is broken, and both have room in one entry."""
+_NO_TEXT = "(no text)"
 _NO_ROOM = "    (its command is too long for here: see the report)"
 _WORDS = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*"|['"])+""")
 """Of a command, with what is quoted in one piece."""
@@ -224,7 +225,7 @@ def _section(title: str, entries: Sequence[Sequence[str]], *, most_lines: int) -
 
 def _entry(text: str, command: str = "") -> list[str]:
     """A sentence, with its command behind it, or below it where there is no room: never broken."""
-    shown = _brief(text)
+    shown = _brief(text) or _NO_TEXT
     whole = f"  - {shown}: {one_line(command)}" if command else f"  - {shown}"
     if len(whole) <= COLUMNS:
         return [whole]
@@ -234,7 +235,7 @@ def _entry(text: str, command: str = "") -> list[str]:
 
 def _short(text: str, command: str = "") -> list[str]:
     """An entry in two lines at most."""
-    return [_cut(f"  - {_brief(text)}"), *([_NO_ROOM] if command else [])]
+    return [_cut(f"  - {_brief(text) or _NO_TEXT}"), *([_NO_ROOM] if command else [])]
 
 
 def _command(command: str) -> list[str]:
