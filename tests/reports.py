@@ -207,7 +207,7 @@ def check(name: str, outcome: str = "pass", **changes: Any) -> report.Check:
 
 
 def hang() -> report.Hang:
-    """Rank 1 did not enter what the others wait in."""
+    """Rank 1 did not enter what others wait in, and rank 3 raised for a reason of its own."""
     culprit = report.Culprit(
         rank=1,
         kind="never-entered",
@@ -222,7 +222,8 @@ def hang() -> report.Hang:
         kind="never-entered",
         culprit_ranks=[1],
         culprits=[culprit],
-        waiting_ranks=[0, 2, 3],
+        waiting_ranks=[0, 2],
+        raised={"3": "ValueError: x | `y`"},
         stacks={"1": 'File "train.py", line 12'},
         seconds_to_verdict=1.5,
     )

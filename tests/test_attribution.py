@@ -597,6 +597,7 @@ def test_beside_an_exception_a_rank_that_sleeps_is_named_too() -> None:
     assert named(hang) == ("stuck-inside-backend", (1,), (2,))
     assert hang is not None
     assert hang.raised == {0: "RuntimeError: planted"}
+    assert hang.as_json()["raised"] == {"0": "RuntimeError: planted"}
 
 
 def test_ranks_that_part_are_named_before_all_others_and_with_them() -> None:
@@ -964,6 +965,7 @@ def test_the_report_has_the_names_of_the_schema() -> None:
             }
         ],
         "waiting_ranks": [0],
+        "raised": {},
         "victims": {},
         "sides": [],
         "stacks": {"0": "rank 0: 2 frames\n  control.py:42 in <lambda>\n  comm.py:180 in _run"},

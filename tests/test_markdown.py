@@ -226,11 +226,12 @@ class TestForm:
         assert said == {own.path: True, shared: True, users.path: False}
 
     def test_hang_names_the_culprit(self) -> None:
-        """With what it was in."""
+        """With what it was in, and what others raised that it does not explain."""
         text = markdown(reports.of("failed"))
 
-        assert "- **hang** `never-entered` in p2p.ring; waiting: 0, 2, 3" in text
+        assert "- **hang** `never-entered` in p2p.ring; waiting: 0, 2\n" in text
         assert "  - rank 1: `never-entered` in `all_reduce` at `train.py:12`" in text
+        assert "  - rank 3 raised `` ValueError: x | `y` ``\n" in text
 
     def test_long_text_is_cut_and_says_so(self) -> None:
         """The JSON has all of it."""

@@ -154,6 +154,16 @@ class TestSummary:
             "  waiting: 4, 5",
         ]
 
+    def test_what_others_raised_is_told_beside_a_hang(self) -> None:
+        """Two ranks keep their own texts."""
+        text = shown(answer(hang=hang(1, raised={"2": "ValueError: a", "3": "KeyError: b"})))
+        start = text.index("  waiting: 4, 5")
+
+        assert text[start + 1 : start + 3] == [
+            "  rank 2 raised ValueError: a",
+            "  rank 3 raised KeyError: b",
+        ]
+
     def test_what_is_no_hang_is_not_called_one(self) -> None:
         """A death, ranks that part; where the place is the one that was due, it says so."""
         titles = {"process-died": "Death", "diverged": "Divergence", "process-stopped": "Hang"}

@@ -19,6 +19,7 @@ from cpinfra.files import replace_file
 from cpinfra.outcome import CheckResult
 from cpinfra.outcome import Outcome
 from cpinfra.outcome import Severity
+from cpinfra.proof.hang import Hang
 from cpinfra.report import Report
 
 GOLDEN = Path(__file__).parent / "golden" / "report_fields.txt"
@@ -212,6 +213,26 @@ class TestFrom:
         ]
         assert made.culprits[0].group == report.Unavailable(unavailable="not recorded")
         assert made.stacks == {"0": report.Unavailable(unavailable="not recorded"), "1": "File x"}
+
+    def test_hang_says_what_others_raised(self) -> None:
+        """The engine's words arrive whole; a document from before them is still valid."""
+        named = Hang(
+            check=None,
+            kind="never-entered",
+            culprits=(),
+            waiting_ranks=(0,),
+            stacks={},
+            seconds_to_verdict=1.0,
+            raised={2: "ValueError: a", 3: "KeyError: b"},
+        )
+        made = report.hang_from(named.as_json())
+        before = {key: value for key, value in named.as_json().items() if key != "raised"}
+        old = report.hang_from(before)
+
+        assert made is not None
+        assert old is not None
+        assert made.raised == {"2": "ValueError: a", "3": "KeyError: b"}
+        assert old.raised == {}
 
 
 class TestWrite:

@@ -123,6 +123,7 @@ class Hang:
             "culprit_ranks": list(self.culprit_ranks),
             "culprits": [asdict(culprit) for culprit in self.culprits],
             "waiting_ranks": list(self.waiting_ranks),
+            "raised": {str(rank): text for rank, text in self.raised.items()},
             "victims": {str(rank): how for rank, how in self.victims.items()},
             "sides": [{"ranks": list(side.ranks), "entered": side.entered} for side in self.sides],
             "stacks": dict(self.stacks),

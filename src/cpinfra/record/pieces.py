@@ -144,6 +144,7 @@ def hang_items(hang: report.Hang | None) -> list[str]:
             f"  - ranks {', '.join(map(str, side.ranks))} entered {prose(side.entered)}"
             for side in hang.sides
         ]
+    found += [f"  - rank {prose(rank)} raised {said(text)}" for rank, text in hang.raised.items()]
     if hang.remedy:
         found.append(f"  - remedy: {prose(hang.remedy)}")
     return found

@@ -97,6 +97,9 @@ class Hang(Section):
     culprit_ranks: list[Rank] = Field(description="Ranks that caused it; empty where none could be told.")
     culprits: list[Culprit] = Field(description="What each of them did.")
     waiting_ranks: list[Rank] = Field(description="Ranks that only waited.")
+    raised: dict[str, Text] = Field(
+        default_factory=dict, description="Rank -> the exception that it raised and this does not explain."
+    )
     victims: dict[str, Text] = Field(
         default_factory=dict, description="Rank -> how it ended that had waited, and died or raised of it."
     )
