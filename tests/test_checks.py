@@ -20,6 +20,8 @@ from typing import cast
 import pytest
 import torch
 
+from cpinfra.proof.catalogue import CheckInfo
+from cpinfra.proof.results import troubled
 from cpinfra.worker import ledger
 from cpinfra.worker import registry
 from cpinfra.worker.calls import Aborted
@@ -751,6 +753,23 @@ def test_an_error_of_ours_is_unknown_and_a_bug(error: BaseException, text: str) 
     assert answer["reason"] == text.format("in the code of own.check")
     assert "in body" in answer["error"]["traceback"]
     assert answer["remedy"] == ""  # the supervisor's, which is the same for all bugs
+
+
+def test_a_device_at_fault_has_one_remedy_in_a_check_and_before_any() -> None:
+    """A rank without memory in its own code says what the supervisor says of one that cannot join."""
+
+    def body(_run: CheckRun, _trial: Trial) -> None:
+        raise MemoryError("no memory")
+
+    answer = answer_of(made(body))
+    info = CheckInfo(id="own.check", tier="smoke", claim="", min_ranks=2, file="")
+    trouble = {"rank": 0, "kind": "device", "type": "MemoryError", "text": "no memory"}
+    before = troubled(info, "main", {0: trouble})
+
+    assert (answer["outcome"], answer["bug"]) == ("unknown", False)
+    assert answer["remedy"] == before.remedy
+    for word in ("nvidia-smi", "free -m", "ulimit -n", "df", "dmesg | grep"):
+        assert word in before.remedy
 
 
 def test_an_error_in_the_list_of_trials_is_ours_too() -> None:

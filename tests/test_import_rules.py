@@ -26,6 +26,7 @@ SHARED = (
     "channel",
     "checks",
     "children",
+    "exceptions",
     "flight",
     "injection",
     "ledger",

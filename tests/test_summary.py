@@ -203,7 +203,7 @@ class TestSummary:
     def test_every_section_shows_its_first_entry(self, text: str, number: int) -> None:
         """However much there is to tell: a title is never followed by a mere count."""
         lines = summary(crowded(reports.hang(), text, number)).splitlines()
-        titles = ["Not right", "Not passed", "Hang", "Blocking", "To be asked of the user", "Next"]
+        titles = ["Not right", "Not passed", "Hang", "Blocking", "Needed from you for a SLURM job", "Next"]
 
         assert [line for line in lines if line in titles] == titles
         assert all(lines[lines.index(title) + 1].startswith("  - ") for title in titles)

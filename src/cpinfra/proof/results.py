@@ -12,6 +12,7 @@ from ..outcome import CheckResult
 from ..outcome import Outcome
 from ..text import ranks_text
 from ..worker.channel import Message
+from ..worker.exceptions import DEVICE_REMEDY
 from .catalogue import CheckInfo
 from .contract import Proof
 from .generation import Answer
@@ -20,11 +21,6 @@ from .hang import Hang
 
 RERUN_REMEDY = "run it again by itself: cpinfra prove --only {check}"
 RAISED_REMEDY = "read the traceback in the check's evidence.errors in the report; it is in the rank's log too"
-
-DEVICE_REMEDY = (
-    "free what is exhausted (look at nvidia-smi, free -m, ulimit -n, df), or see dmesg for a device that "
-    "failed; then run it again"
-)
 
 _TROUBLE_REMEDIES = {
     "door": RAISED_REMEDY,

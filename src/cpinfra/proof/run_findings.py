@@ -10,6 +10,7 @@ from ..outcome import BUG_REMEDY
 from ..outcome import Finding
 from ..outcome import Severity
 from ..worker.channel import Message
+from ..worker.exceptions import DEVICE_REMEDY
 from .findings import BUG
 from .findings import blocking
 from .findings import cannot_fork

@@ -19,6 +19,7 @@ from .calls import DoorError
 from .comm import Door
 from .difference import Part
 from .difference import explain
+from .exceptions import DEVICE_REMEDY
 from .exceptions import text_of
 from .exceptions import traceback_of
 from .oracle import same
@@ -56,10 +57,6 @@ _TORCH_RAISED = (
     "`cpinfra prove --only {id}`, on GPUs under NCCL_DEBUG=INFO"
 )
 _NO_IMPORT = "Reinstall torch in that environment: a module that it needs cannot be imported"
-DEVICE_REMEDY = (
-    "Look at what holds the GPU's memory (nvidia-smi) and at the driver's log "
-    "(`dmesg | grep -i -e xid -e nvrm`), then run it again"
-)
 _NO_RESULT = "Nothing was compared, so nothing is known; choose another backend, or a newer torch"
 
 

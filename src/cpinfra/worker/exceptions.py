@@ -1,4 +1,7 @@
-"""An exception in words that fit into a message: whoever raised it, their text may be of any length."""
+"""An exception in words that fit into a message: whoever raised it, their text may be of any length.
+
+Standard library only: the supervisor takes the remedy from here.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,12 @@ TEXT_MAX = 2000
 """Characters of an exception's own text; of a longer one the middle is left out."""
 TRACEBACK_MAX = 16000
 """Characters of a traceback; of a longer one the end is kept."""
+
+DEVICE_REMEDY = (
+    "free what is exhausted (look at nvidia-smi, free -m, ulimit -n, df), or look for a device that failed "
+    "in the driver's log (`dmesg | grep -i -e xid -e nvrm`); then run it again"
+)
+"""What to do about one that `device.is_at_fault` takes for the device's own, in a check or outside of any."""
 
 
 def text_of(error: BaseException) -> str:
