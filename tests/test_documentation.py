@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from cpinfra import outcome
+from cpinfra.cli.exit_codes import SELFTEST
+from cpinfra.cli.selftest import EPILOG
 from cpinfra.proof import hang
 from cpinfra.record import docs
 from cpinfra.record.markdown import markdown
@@ -102,6 +104,28 @@ def test_exit_codes_are_documented_twice() -> None:
     for page in (PROJECT / "README.md", PROJECT / "docs" / "verdicts.md"):
         rows = re.findall(r"^\| (\d+) \|", page.read_text(), re.MULTILINE)
         assert sorted(map(int, rows)) == sorted(code.value for code in outcome.ExitCode), page.name
+
+
+def exit_codes_of(command: str, text: str) -> dict[int, str]:
+    """What each exit code of a command means by the table of docs/verdicts.md."""
+    rows = [
+        [cell.strip() for cell in row.split("|")[1:-1]] for row in re.findall(r"^\|.*\|$", text, re.MULTILINE)
+    ]
+    head = next(row for row in rows if row[0] == "code")
+    column = head.index(f"`{command}`")
+    meanings = {int(row[0]): (row[column], row[1]) for row in rows if row[0].isdigit()}
+    return {code: first if own == "the same" else own for code, (own, first) in meanings.items()}
+
+
+def test_exit_codes_of_selftest_mean_the_same_in_the_documentation_and_in_the_code() -> None:
+    """The help and the end of a run are made from one table; docs/verdicts.md has the same words."""
+    documented = exit_codes_of("selftest", (PROJECT / "docs" / "verdicts.md").read_text())
+    told = " ".join(EPILOG.split())
+
+    assert documented == SELFTEST
+    assert list(SELFTEST) == [code.value for code in outcome.ExitCode]
+    assert [f"{code} {meaning}" in told for code, meaning in SELFTEST.items()] == [True] * 5
+    assert max(map(len, EPILOG.splitlines())) <= 100
 
 
 def example() -> str:

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import engine
 from cpinfra.cli import cli
 from cpinfra.cli import detections
+from cpinfra.cli.exit_codes import SELFTEST
 from cpinfra.cli.lines import wrapped
 from cpinfra.judging import selftest as judging
 from cpinfra.mesh import UsageProblem
@@ -717,7 +718,7 @@ class TestTable:
         assert (text[4], text[6]) == ("      reason:   why", "      reason:   no room")
         end = "Self-test: 1 right, 0 missed, 0 n/a, 2 unknown, 0 false alarms; without a fault: clean"
         assert end in text
-        assert "Exit code: 3 (could not run, or not all of it)" in text
+        assert f"Exit code: 3 ({SELFTEST[3]})" in text
 
     def test_what_was_not_planted(self, concluded: Any) -> None:
         """Each reason once, with its fault and all its checks; within 100 columns where it is shown."""
@@ -746,7 +747,7 @@ class TestTable:
         (left_out,) = (line for line in text if line.startswith("Left out: "))
         assert left_out.startswith("Left out: collective.all_reduce, ")
         assert "p2p.ring" not in left_out
-        assert "Exit code: 1 (a miss or a false alarm)" in text
+        assert f"Exit code: 1 ({SELFTEST[1]})" in text
 
     def test_the_end_where_checks_do_not_pass(self, concluded: Any) -> None:
         """It says how many; where nothing was planted, that it did not run and why."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..text import one_line
+from .exit_codes import SELFTEST
 from .lines import Line
 from .lines import styled
 from .summary import findings
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
     from ..report import Told
 
 STYLES = {"right": "green", "missed": "bold red", "unknown": "yellow"}
-EXIT_CODES = {
-    0: "every fault was noticed and blamed right, no false alarm",
-    1: "a miss or a false alarm",
-    3: "could not run, or not all of it",
-    130: "interrupted",
-}
 _REASON_LIMIT = 300
 _MARKS = {True: "yes", False: "NO", None: "-"}
 _HEAD = ("fault", "check", "result", "acted", "noticed", "rank", "kind", "seconds")
@@ -160,5 +155,5 @@ def _end(answer: SelfTestAnswer) -> Iterator[Line]:
     yield from sentence("Not reached", words.not_reached(answer.report))
     yield from sentence("Left out", words.left_out(answer.report))
     code = int(answer.exit_code)
-    yield from sentence("Exit code", f"{code} ({EXIT_CODES[code]})")
+    yield from sentence("Exit code", f"{code} ({SELFTEST[code]})")
     yield report_line(answer.report_path)

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
+from . import exit_codes
 from . import options
 from .usage import Mistakes
 
-EPILOG = """\b
+EPILOG = f"""\b
 Examples:
   cpinfra selftest
       On the free GPUs of this machine, or on its CPU if it has none.
@@ -21,13 +22,7 @@ Examples:
   cpinfra selftest --only p2p.ring --fault 'wrong-*' --fault kill
       One check and some faults only.
 
-\b
-Exit codes:
-  0    every fault was noticed and blamed right, and a run without any raised no alarm
-  1    a fault was missed or blamed wrong, or there was a false alarm
-  2    the command makes no sense; all its mistakes are named, nothing was started
-  3    could not run, or not to its end; the report says what and why
-  130  interrupted
+{exit_codes.listed(exit_codes.SELFTEST)}
 
 The report is written to report.json in the run folder in every case but 2."""
 
