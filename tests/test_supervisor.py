@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +54,21 @@ def test_a_rank_that_comes_late_is_told_and_changes_no_outcome(tmp_path: Path) -
     assert ran.proof.hangs == []
     assert [told["rank"] for told in ran.named("slow")] == [1]
     assert [finding.id for finding in ran.proof.findings] == ["slow"]
+
+
+def test_of_two_words_on_a_check_the_first_counts(tmp_path: Path) -> None:
+    """A rank that comes late twice is noticed at the first time, and by that its detection is judged."""
+    told_at_s = []
+
+    def take(event: dict[str, Any]) -> None:
+        if event["event"] == "slow":
+            told_at_s.append(time.monotonic())
+
+    faults = ["delay:1:1.0@6", "delay:1:1.1@12"]
+    ran = engine.prove(tmp_path, only="p2p.*", mesh=PAIR, faults=faults, on_event=take)
+
+    assert len(told_at_s) == 2
+    assert told_at_s[0] <= ran.proof.told_at_s["p2p.ring"] < told_at_s[1]
 
 
 def test_a_stack_that_ranks_share_is_kept_for_each(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ class Supervisor:
             if slow not in self.proof.slows:
                 self.proof.slows.append(slow)
                 self._engine.emit("slow", **asdict(slow))
-                self.proof.told_at_s[slow.check] = time.monotonic()
+                self._told(slow.check)
 
     def _tell_hang(self, generation: Generation, watch: Watch) -> None:
         """Say who is to blame as soon as it is known, before the ranks are ended."""
@@ -179,7 +179,7 @@ class Supervisor:
         self._told(result.id)
 
     def _told(self, check: str | None) -> None:
-        """Remember when the first word on a check was out: its hang, else its result."""
+        """Remember when the first word on a check was out: its hang or late rank, else its result."""
         self.proof.told_at_s.setdefault(check or "", time.monotonic())
 
     def _conclude(self, generation: Generation, checks: Sequence[CheckInfo], watch: Watch) -> list[CheckInfo]:
