@@ -19,6 +19,7 @@ from torch import Tensor
 from cpinfra import outcome
 from cpinfra.cli.exit_codes import SELFTEST
 from cpinfra.cli.selftest import EPILOG
+from cpinfra.proof import deadlines
 from cpinfra.proof import hang
 from cpinfra.record import docs
 from cpinfra.record.markdown import markdown
@@ -126,6 +127,23 @@ def test_exit_codes_of_selftest_mean_the_same_in_the_documentation_and_in_the_co
     assert list(SELFTEST) == [code.value for code in outcome.ExitCode]
     assert [f"{code} {meaning}" in told for code, meaning in SELFTEST.items()] == [True] * 5
     assert max(map(len, EPILOG.splitlines())) <= 100
+
+
+def test_deadlines_of_operations_are_documented_as_they_are() -> None:
+    """A group's first gets more times the slowest, and no more than any first where nothing is known."""
+    text = (PROJECT / "docs" / "verdicts.md").read_text()
+    usual, first = deadlines.TIMES_THE_SLOWEST, deadlines.TIMES_THE_SLOWEST * deadlines.TIMES_FIRST
+    least = deadlines.FIRST_LEAST_S
+
+    assert (
+        f"| {usual} times the slowest completed same operation, at least {deadlines.OPERATION_LEAST_S:.0f} s;"
+        in text
+    )
+    assert (
+        f"| the same, but at least {least['cpu']:.0f} s, on GPUs {least['cuda']:.0f} s; "
+        f"for a group's first {first} times the slowest in place of {usual} |"
+    ) in text
+    assert f"No operation gets more than {deadlines.OPERATION_MOST_S:.0f} s." in text
 
 
 def example() -> str:
