@@ -7,6 +7,8 @@ the very first ones; from a rank whose ring went round they are left out. So are
 record, and operations of groups that the rank has left.
 
 Dumps come from processes that may be broken: what is no dump is *unavailable*, with a reason.
+
+Used by launch, once programs are launched.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The door: the only place that calls torch.distributed's operations.
+"""The door: the only place that calls torch.distributed's operations for a check.
 
-Here is which operations there are, and how torch is called for each; `calls.py` is what happens in a call.
+Here is which operations there are, and how torch is called for each; `calls.py` is what happens in a call. It
+has the one call that does not come from here: a fault in data that needs what the others passed gathers it,
+past the ledger (`_gather_all`).
 """
 
 from __future__ import annotations

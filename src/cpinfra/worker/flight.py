@@ -12,6 +12,8 @@ live are asked for both.
 
 Standard library only: the supervisor takes the names of the files from here. torch is used where the program
 has imported it.
+
+Used by launch, once programs are launched.
 """
 
 from __future__ import annotations
