@@ -18,7 +18,6 @@ from .findings import last_words
 from .findings import quoted
 from .findings import unwritten_remedy
 from .idle_faults import Idle
-from .results import DEVICE_REMEDY
 from .slowness import Slow
 
 _TEARDOWN = "read the traceback; the data was right, but a program that ends like this exits with an error"
