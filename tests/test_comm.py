@@ -357,7 +357,7 @@ def test_swapped_calls_are_both_entered_before_either_blocks(scene: Scene) -> No
     first, second, third = torch.ones(2), torch.ones(3), torch.ones(4)
 
     all_reduce_each(scene, first, second)
-    assert (fired, second.tolist()) == ([], [1, 1, 1])
+    assert (fired, second.tolist()) == (["swap-order:1@2"], [1, 1, 1])
 
     scene.door.at("a.check", trial(3, "float32", 4))
     scene.door.all_reduce(third)

@@ -240,7 +240,8 @@ class TestPrograms:
 
     def test_spawn_program_that_is_told_to_end_takes_its_ranks_along(self, tmp_path: Path) -> None:
         """SIGTERM, as `timeout` sends it: no rank stays, and no folder."""
-        stalled = "    print('rank', os.getpid(), flush=True)\n    time.sleep(600)\n"
+        # In one piece: ranks share the pipe.
+        stalled = "    os.write(1, f'rank {os.getpid()}\\n'.encode())\n    time.sleep(600)\n"
         text = here(env={}).commands["spawn"].replace("    program(mesh, device)\n", stalled)
         (tmp_path / "ranks.py").write_text(text)
         with subprocess.Popen(
@@ -250,7 +251,8 @@ class TestPrograms:
             text=True,
         ) as process:
             assert process.stdout is not None
-            ranks = [int(process.stdout.readline().split()[1]) for _ in range(2)]
+            told = [process.stdout.readline() for _ in range(2)]
+            ranks = [int(line.removeprefix("rank ")) for line in told]
             process.terminate()
             code = process.wait(30)
 

@@ -150,7 +150,7 @@ def _hang(hang: Hang | None) -> Iterator[Line]:
     if hang.waiting_ranks:
         yield styled(f"  waiting: {', '.join(map(str, hang.waiting_ranks))}", hang=_NAME)
     for rank, how in hang.victims.items():
-        yield styled(f"  lost to it: rank {one_line(rank)}: {one_line(how, limit=_LIMIT)}", hang=_NAME)
+        yield styled(f"  lost to it: rank {one_line(rank)}: {one_line(_said(how), limit=_LIMIT)}", hang=_NAME)
     for rank, raised in hang.raised.items():
         yield styled(f"  rank {one_line(rank)} raised {one_line(_said(raised), limit=_LIMIT)}", hang=_NAME)
     yield from paragraph("remedy", hang.remedy)

@@ -66,7 +66,8 @@ class Proof:
     fired: dict[str, dict[str, float]] = field(default_factory=dict)
     """Planted fault -> check, or nothing outside of any -> when it first acted there, by CLOCK_MONOTONIC."""
     told_at_s: dict[str, float] = field(default_factory=dict)
-    """Check, or nothing outside of any -> when what ailed it was told, else its result; by the same clock."""
+    """Check, or nothing outside of any -> when the first word on it was out, by the same clock: that a
+    rank is slow, its hang, or its result."""
     forked: bool = False
     """Whether ranks were started at all."""
     broken_outside: bool = False
