@@ -23,9 +23,8 @@ class Output:
         """Why nothing can be written any more; empty while it can."""
         self.unread = False
         """Whether that is because its reader wants no more (`| head`)."""
-        reconfigure = getattr(self._stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")
+        self._escapes = False
+        """Whether what the stream cannot encode is written as escapes by now."""
 
     @property
     def encoding(self) -> str:
@@ -53,11 +52,23 @@ class Output:
         """Write and flush; returns the characters taken, as streams do."""
         if self._stream is not None and not self.lost:
             try:
+                self._escape()
                 self._stream.write(text)
                 self._stream.flush()
             except (OSError, ValueError) as error:
                 self._lose(error)
         return len(text)
+
+    def _escape(self) -> None:
+        """Have escapes written; not before there is something to write, as this flushes, which may wait.
+
+        Raises:
+            OSError: the stream does not take what it held.
+        """
+        reconfigure = None if self._escapes else getattr(self._stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+        self._escapes = True
 
     def flush(self) -> None:
         """Flush what others wrote to the same stream."""
