@@ -35,6 +35,7 @@ from cpinfra.worker.ledger import Ledger
 from cpinfra.worker.ledger import Phase
 from cpinfra.worker.ledger import Stage
 from cpinfra.worker.progress import Starvation
+from cpinfra.worker.progress import process_state
 from cpinfra.worker.progress import progress_of
 from cpinfra.worker.spec import GenerationSpec
 
@@ -259,6 +260,7 @@ def test_a_rank_that_is_stopped_while_it_waits_for_the_others_is_named_at_once(s
     story.pens[1].stage(Stage.REPORTED)
     story.hear("reported", 1)
     os.kill(story.generation.pids[1], signal.SIGSTOP)
+    processes.wait_until(lambda: process_state(story.generation.pids[1]) == "T", "the stop")
 
     assert story.seconds_until("stacks", 10.0) < STOPPED_S + 0.5
     story.go_on(2.0)
