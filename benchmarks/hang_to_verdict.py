@@ -8,7 +8,7 @@ the stages' faults once. `delay` is left out: it is no hang, and nothing fails b
 the rank says that its fault acts, and stops when the line that names it has come through the pipe that a
 person reads. Faults take turns, so that whatever else the machine does meets all of them. It ends with a
 Markdown table, and status 1 if a figure is missed, or a verdict names another rank or kind; 2 if it cannot
-be run.
+be run; 130 if it is interrupted, when it takes its run and its folder with it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -50,6 +51,9 @@ MOST_S = 5.0
 MOST_OF_STAGE_S = 10.0
 MOST_OF_DEATH_S = 1.0
 TIMEOUT_S = 120
+END_S = 15
+"""How long an interrupted run may take to end its ranks."""
+INTERRUPTED = 130
 _SHOWN = 400
 """Characters of what a run printed at its end, in an error."""
 
@@ -108,12 +112,24 @@ def _timed_lines(argv: Sequence[str], environment: Mapping[str, str]) -> list[tu
             raise BenchmarkError("no pipe to read from")
         alarm = threading.Timer(TIMEOUT_S, process.kill)
         alarm.start()
-        lines = [(time.monotonic(), line) for line in process.stdout]
-        status = process.wait()
-        alarm.cancel()
+        try:
+            lines = [(time.monotonic(), line) for line in process.stdout]
+            status = process.wait()
+        finally:
+            alarm.cancel()
+            _ended(process)
     if status != 1:
         raise BenchmarkError(f"{' '.join(argv)} ended with status {status}, expected 1: {_end_of(lines)}")
     return lines
+
+
+def _ended(process: subprocess.Popen[str]) -> None:
+    """See that a run is over before its folder is removed: an interrupt meets it in the middle."""
+    process.terminate()  # nothing is done to one that is over
+    try:
+        process.communicate(timeout=END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _end_of(lines: Sequence[tuple[float, str]]) -> str:
@@ -237,6 +253,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (BenchmarkError, UsageProblem) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
     print("\n".join(table(verdicts)), end="\n\n")
     print("| figure | got | target | |\n|---|---|---|---|")
     found = figures(verdicts)
@@ -246,4 +264,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from cpinfra.worker.injection import CONTROL_TWINS
 from cpinfra.worker.injection import STAGE_TWINS
-
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "hang_to_verdict.py"
+from programs import benchmark_named
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
-    """The script, loaded by its path."""
-    spec = importlib.util.spec_from_file_location("hang_to_verdict", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    """The program, as a module."""
+    return benchmark_named("hang_to_verdict")
 
 
 @pytest.mark.parametrize(
@@ -57,6 +48,19 @@ def test_a_run_that_ends_otherwise_is_one_line(
     assert len(told) == 1
     assert told[0].startswith("error: ")
     assert told[0].endswith("ended with status 5, expected 1: first\\nlast")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    """The run that it meets is ended, and its folder removed after that."""
+    program = [sys.executable, str(BENCHMARKS / "hang_to_verdict.py"), "--only", "stop", "--rounds", "9"]
+    with subprocess.Popen(program, env={**os.environ, "TMPDIR": str(tmp_path)}) as benchmark:
+        processes.wait_until(lambda: list(tmp_path.glob("*/run/events.jsonl")), "the first run")
+        benchmark.send_signal(number)
+        status = benchmark.wait(timeout=60)
+
+    assert status == 130
+    assert list(tmp_path.glob("cpinfra-benchmark-*")) == []
 
 
 @pytest.mark.parametrize("words", [["--ranks", "1"], ["--rounds", "0"], ["--only", "delay"]])

@@ -230,8 +230,19 @@ class TestForm:
         text = markdown(reports.of("failed"))
 
         assert "- **hang** `never-entered` in p2p.ring; waiting: 0, 2\n" in text
-        assert "  - rank 1: `never-entered` in `all_reduce` at `train.py:12`" in text
+        assert "  - rank 1: `never-entered`, where `all_reduce` at `train.py:12` was due: got " in text
         assert "  - rank 3 raised `` ValueError: x | `y` ``\n" in text
+
+    def test_what_is_no_hang_is_not_called_one(self) -> None:
+        """A death, and of who died only the others know how far it had come."""
+        failed = reports.of("failed")
+        assert failed.hang is not None
+        dead = failed.hang.culprits[0].model_copy(update={"kind": "process-died"})
+        hang = failed.hang.model_copy(update={"kind": "process-died", "culprits": [dead]})
+        text = markdown(failed.model_copy(update={"hang": hang}))
+
+        assert "- **death** `process-died` in p2p.ring; waiting: 0, 2\n" in text
+        assert "  - rank 1: `process-died` in or before `all_reduce` at `train.py:12`: got " in text
 
     def test_long_text_is_cut_and_says_so(self) -> None:
         """The JSON has all of it."""

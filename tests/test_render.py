@@ -10,6 +10,7 @@ import pytest
 
 import processes
 from cpinfra import report
+from cpinfra.cli import exit_codes
 from cpinfra.cli import render
 from cpinfra.cli import summary
 from cpinfra.judging.store import Answer
@@ -274,11 +275,11 @@ class TestSummary:
         """Without a GPU `prove` rehearses with 0 by itself, and `build` only where that was asked for."""
         done = answer(code=ExitCode.OK)
         of_prove = [line.text for line in summary.of(done)]
-        of_build = [line.text for line in summary.of(done, exit_codes=summary.BUILD_EXIT_CODES)]
+        of_build = [line.text for line in summary.of(done, codes=exit_codes.BUILD)]
 
         assert "Exit code: 0 (proven, or rehearsed where that was asked for or there is no GPU)" in of_prove
         assert "Exit code: 0 (proven, or rehearsed with --rehearse)" in of_build
-        assert set(summary.BUILD_EXIT_CODES) == set(summary.EXIT_CODES)
+        assert set(exit_codes.BUILD) == set(exit_codes.PROVE)
 
     def test_a_report_that_lies_nowhere(self) -> None:
         """It is said, not left out."""
@@ -372,7 +373,7 @@ class TestScreen:
         screen.reporter.engine_started()
         screen.reporter.event({"t": 1, "event": "hang", "sentence": "s"})
         screen.close()
-        screen.finish(answer(), summary.of(answer()))
+        screen.finish(answer(), lambda _: summary.of(answer()))
 
         assert out.getvalue().splitlines()[:2] == ["first\\x1b[31m", "    1.000 s  s"]
         assert "\x1b" not in out.getvalue()
@@ -387,7 +388,7 @@ class TestScreen:
         path = Path("/a b" * 50)
         reasons = [check(name, "fail", reason=f"{name} " * 200) for name in ("why", "how")]
         made = answer(checks=reasons, findings=[odd], hang=hang(*range(50)), path=path)
-        screen.finish(made, summary.of(made))
+        screen.finish(made, lambda _: summary.of(made))
         text = out.getvalue().splitlines()
 
         assert [line for line in text if len(line) > 100] == [f"      command:  {command}", f"Report: {path}"]
@@ -413,7 +414,7 @@ class TestScreen:
             screen.reporter.event({"t": 1, "event": "hang", "sentence": "a note"})
             processes.wait_until(lambda: shown(b"a note"), "the picture")
             screen.close()
-            screen.finish(answer(), summary.of(answer()))
+            screen.finish(answer(), lambda _: summary.of(answer()))
             processes.wait_until(lambda: shown(b"/runs/1/report.json"), "the summary")
         os.close(leader)
 
@@ -425,7 +426,7 @@ class TestScreen:
         screen = render.Screen(out, err, as_json=True)
         screen.reporter.announce("first")
         made = answer()
-        screen.finish(made, summary.of(made, brief=screen.brief))
+        screen.finish(made, lambda lost: summary.of(made, brief=screen.brief, lost=lost))
 
         assert out.getvalue() == made.report.text()
         assert err.getvalue().splitlines()[0] == "first"
@@ -444,7 +445,7 @@ class TestScreen:
         made = answer(verdict=Verdict.PROVEN if code == 3 else Verdict.FAILED, code=before)
         with Path("/dev/full").open("w") as full:
             screen = render.Screen(full, err, as_json=True)
-            ended = screen.finish(made, summary.of(made, brief=screen.brief))
+            ended = screen.finish(made, lambda lost: summary.of(made, brief=screen.brief, lost=lost))
 
         assert ended == code
         assert [line for line in err.getvalue().splitlines() if line.startswith("Exit code")] == [told]

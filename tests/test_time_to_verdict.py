@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+from programs import BENCHMARKS
+from programs import benchmark_named
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
-    """The script, loaded by its path."""
-    spec = importlib.util.spec_from_file_location("time_to_verdict", BENCHMARKS / "time_to_verdict.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    """The program, as a module."""
+    return benchmark_named("time_to_verdict")
 
 
 @pytest.mark.parametrize(

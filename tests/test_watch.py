@@ -127,6 +127,14 @@ class Story:
         """A rank enters its next call, which usually takes a hundredth of a second."""
         self.pens[rank].write(Kind.ENTER, {**CALL, "call": 2, "slowest_s": 0.01, **changes})
 
+    def comes_late(self) -> None:
+        """The second rank lets the first wait in its next call, for longer than it usually takes."""
+        self.both_run()
+        self.go_on(0.2)
+        self.waits(0)
+        self.go_on(0.7)
+        self.waits(1)
+
     def seconds_until(self, order: str, most_s: float) -> float:
         """How long it takes, on this story's clock, until something is ordered."""
         since = self.now
@@ -489,11 +497,7 @@ def test_the_last_in_a_stage_is_given_less_time(tmp_path: Path, story: Story) ->
 
 def test_who_came_late_is_slow_and_nothing_else(story: Story) -> None:
     """The others waited, nobody hung: no stack is asked for, and the generation goes on."""
-    story.both_run()
-    story.go_on(0.2)
-    story.waits(0)
-    story.go_on(0.7)
-    story.waits(1)
+    story.comes_late()
     story.go_on(0.2)
 
     (slow,) = story.watch.slows
@@ -503,11 +507,7 @@ def test_who_came_late_is_slow_and_nothing_else(story: Story) -> None:
 
 def test_who_came_late_and_ended_between_two_looks_is_slow(story: Story) -> None:
     """The last look is when all have gone."""
-    story.both_run()
-    story.go_on(0.2)
-    story.waits(0)
-    story.go_on(0.7)
-    story.waits(1)
+    story.comes_late()
     story.report_all()
     story.generation.released = True
     for rank in range(2):
@@ -520,11 +520,7 @@ def test_who_came_late_and_ended_between_two_looks_is_slow(story: Story) -> None
 
 def test_what_others_waited_for_one_is_not_what_the_operation_takes(story: Story) -> None:
     """Once a rank was late the deadline goes by the one that waited least: not 20 times 0.7 s."""
-    story.both_run()
-    story.go_on(0.2)
-    story.waits(0)
-    story.go_on(0.7)
-    story.waits(1)
+    story.comes_late()
     story.go_on(0.2)
     assert [slow.rank for slow in story.watch.slows] == [1]
 
@@ -537,11 +533,7 @@ def test_what_others_waited_for_one_is_not_what_the_operation_takes(story: Story
 
 def test_a_hang_says_more_than_that_the_rank_was_slow(story: Story) -> None:
     """Of a culprit only the hang is told."""
-    story.both_run()
-    story.go_on(0.2)
-    story.waits(0)
-    story.go_on(0.7)
-    story.waits(1)
+    story.comes_late()
     story.go_on(0.2)
     assert [slow.rank for slow in story.watch.slows] == [1]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from . import exit_codes
 from . import options
 from .usage import Mistakes
 
@@ -75,5 +76,10 @@ def build(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
         raise Mistakes(problem.messages, ctx) from problem
     finally:
         screen.close()
-    told = summary.of(answer, brief=screen.brief, exit_codes=summary.BUILD_EXIT_CODES)
-    ctx.exit(screen.finish(answer, told))
+
+    ctx.exit(
+        screen.finish(
+            answer,
+            lambda lost: summary.of(answer, brief=screen.brief, codes=exit_codes.BUILD, lost=lost),
+        )
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..text import one_line
-from .exit_codes import SELFTEST
+from . import exit_codes
 from .lines import Line
 from .lines import styled
 from .summary import findings
@@ -42,12 +42,18 @@ class _Entry:
     """The one it shows, or one of those."""
 
 
-def of(answer: SelfTestAnswer, *, brief: bool = False) -> list[Line]:
-    """The table, what was missed, and the end; only the end where `brief`."""
+def of(answer: SelfTestAnswer, *, brief: bool = False, lost: bool = False) -> list[Line]:
+    """The table, what was missed, and the end.
+
+    Args:
+        answer: the report, and where it lies.
+        brief: whether only the end of it is wanted.
+        lost: whether the exit code says that the document was lost.
+    """
     made = answer.report
     rows = made.selftest
     found = [] if brief else [*_not_planted(rows), *_table(rows), *_alarms(made.control), *findings(made)]
-    return [*found, *_end(answer)]
+    return [*found, *_end(answer, exit_codes.told(int(answer.exit_code), exit_codes.SELFTEST, lost=lost))]
 
 
 def _not_planted(rows: Sequence[SelfTestRow]) -> Iterator[Line]:
@@ -148,12 +154,11 @@ def _alarms(control: Control | None) -> Iterator[Line]:
         yield from paragraph("expected", "no word without a fault that does it")
 
 
-def _end(answer: SelfTestAnswer) -> Iterator[Line]:
+def _end(answer: SelfTestAnswer, exit_code: str) -> Iterator[Line]:
     from ..record import words
 
     yield from sentence("Self-test", words.selftest(answer.report))
     yield from sentence("Not reached", words.not_reached(answer.report))
     yield from sentence("Left out", words.left_out(answer.report))
-    code = int(answer.exit_code)
-    yield from sentence("Exit code", f"{code} ({SELFTEST[code]})")
+    yield from sentence("Exit code", exit_code)
     yield report_line(answer.report_path)

@@ -86,4 +86,4 @@ def prove(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
         raise Mistakes(problem.messages, ctx) from problem
     finally:
         screen.close()
-    ctx.exit(screen.finish(answer, summary.of(answer, brief=screen.brief)))
+    ctx.exit(screen.finish(answer, lambda lost: summary.of(answer, brief=screen.brief, lost=lost)))

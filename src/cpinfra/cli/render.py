@@ -7,6 +7,7 @@ shown with its control characters escaped. Nothing here ends a run: a stream tha
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from typing import Any
@@ -20,7 +21,6 @@ from ..node.words import worth_a_line
 from ..text import one_line
 from . import summary
 from .lines import columns
-from .lines import styled
 from .lines import wrapped
 from .output import LOST
 from .output import Output
@@ -40,8 +40,6 @@ __all__ = ["LiveReporter", "PlainReporter", "Screen", "line_of", "sentence", "wo
 _REFRESH_PER_S = 8
 _NOTED = ("hang", "slow", "fired", "interrupted")
 """Events that stay on the screen."""
-_EXIT_CODE = ("Exit code", "bold")
-_LOST_CODE = styled(_EXIT_CODE, f": {LOST} (the document was lost, whatever it says)")
 
 
 class Screen:
@@ -65,22 +63,20 @@ class Screen:
         """Whether only the end of a summary is wanted, as the document holds the rest."""
         return self._document is not None
 
-    def finish(self, answer: Answer | SelfTestAnswer, found: list[Line]) -> int:
+    def finish(self, answer: Answer | SelfTestAnswer, summarised: Callable[[bool], list[Line]]) -> int:
         """Show what it came to, the document first; returns the exit code, as the summary's end says it.
 
         A program that asked for the document and did not get it must not read success in a 0.
 
         Args:
             answer: the report, and where it lies.
-            found: its summary.
+            summarised: makes its summary, knowing whether the exit code says that the document was lost.
         """
-        code = int(answer.exit_code)
+        code, is_lost = int(answer.exit_code), False
         if self._document is not None:
             self._document.write(answer.report.text())
-            if self._document.lost and code == 0:
-                code = LOST
-                found = [_LOST_CODE if line.spans[:1] == (_EXIT_CODE,) else line for line in found]
-        fitting = wrapped(found, columns(self._people))
+            is_lost = bool(self._document.lost) and code == 0
+        fitting = wrapped(summarised(is_lost), columns(self._people))
         if self._live is not None:
             self._live.show(fitting)
         else:
@@ -89,7 +85,7 @@ class Screen:
         if output.lost:
             where = answer.report_path or "nowhere: no folder could take it"
             self._trouble.write(f"cpinfra: output lost ({output.lost}); the report lies at {where}\n")
-        return code
+        return LOST if is_lost else code
 
 
 class PlainReporter:

@@ -73,4 +73,4 @@ def selftest(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
         raise Mistakes(problem.messages, ctx) from problem
     finally:
         screen.close()
-    ctx.exit(screen.finish(answer, detections.of(answer, brief=screen.brief)))
+    ctx.exit(screen.finish(answer, lambda lost: detections.of(answer, brief=screen.brief, lost=lost)))

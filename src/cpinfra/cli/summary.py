@@ -14,6 +14,7 @@ from ..proof.stacks import of_program
 from ..text import lines
 from ..text import one_line
 from ..text import ranks_text
+from . import exit_codes
 from .lines import Line
 from .lines import styled
 
@@ -38,15 +39,6 @@ STYLES = {
     "not-proven": "bold yellow",
     "failed": "bold red",
 }
-EXIT_CODES = {
-    0: "proven, or rehearsed where that was asked for or there is no GPU",
-    1: "failed",
-    3: "not proven",
-    130: "interrupted",
-}
-"""What those of `prove` mean."""
-BUILD_EXIT_CODES = {**EXIT_CODES, 0: "proven, or rehearsed with --rehearse"}
-"""The same of `build`."""
 _LIMIT = 480
 _FINDING_LIMIT = 300
 _FRAMES_OF_OTHERS = 4
@@ -56,11 +48,8 @@ _OUTSIDE = {
     "stuck-in-init": "before the checks",
     "stuck-in-teardown": "after the checks",
 }
-_MISSED = ("never-entered", "mismatched-operation")
-"""Kinds of a rank that is not in the operation that is told."""
 _SILENCED = {"process-stopped": "it was stopped, and could not answer", "process-died": "it had ended"}
-"""Kinds of a rank of which only the others tell where it was, in the operation or on its way to it; and why
-it has no stack."""
+"""Why a rank of this kind has no stack."""
 _STANDS = "is at "
 """How it begins what is said of a rank that is late, and has not left anything by an exception."""
 _NAME = 6
@@ -68,11 +57,20 @@ _TEXT = _NAME + 10
 """Where a paragraph has its name, and its text."""
 
 
-def of(answer: Answer, *, brief: bool = False, exit_codes: Mapping[int, str] = EXIT_CODES) -> list[Line]:
-    """The summary; only its end where `brief`. `exit_codes`: what those of the command mean."""
+def of(
+    answer: Answer, *, brief: bool = False, codes: Mapping[int, str] = exit_codes.PROVE, lost: bool = False
+) -> list[Line]:
+    """The summary.
+
+    Args:
+        answer: the report, and where it lies.
+        brief: whether only the end of it is wanted.
+        codes: what the exit codes of the command mean.
+        lost: whether the exit code says that the document was lost.
+    """
     report = answer.report
     found = [] if brief else [*_checks(report.checks), *findings(report), *_hang(report.hang)]
-    return [*found, *_end(answer, exit_codes)]
+    return [*found, *_end(answer, exit_codes.told(int(answer.exit_code), codes, lost=lost))]
 
 
 def _checks(checks: Sequence[Check]) -> Iterator[Line]:
@@ -138,7 +136,7 @@ def _hang(hang: Hang | None) -> Iterator[Line]:
     title = (words.hang_title(hang), "bold")
     yield styled(title, f": {one_line(kinds)} {_where(hang)}, {told}", hang=2)
     for culprit in hang.culprits:
-        what = one_line(culprit.kind) + _place(culprit)
+        what = one_line(culprit.kind) + words.place(culprit, one_line)
         yield styled("  ", (f"rank {culprit.rank}", "bold red"), f": {what}", hang=_NAME)
         yield from paragraph("got", _said(culprit.got))
         yield from paragraph("expected", _said(culprit.expected))
@@ -204,23 +202,12 @@ def _without_middle(found: list[str]) -> list[str]:
     return [*found[:_FRAMES_OF_OTHERS], f"... {left_out} more", *found[-_FRAMES_OF_OTHERS:]]
 
 
-def _place(culprit: Culprit) -> str:
-    """The operation and its line, as far as they were recorded: where it is, or which was due."""
-    known = (("", culprit.operation), ("at ", culprit.site))
-    text = " ".join(f"{word}{one_line(value)}" for word, value in known if isinstance(value, str))
-    if not text:
-        return ""
-    if culprit.kind in _MISSED:
-        return f", where {text} was due"
-    return f" in or before {text}" if culprit.kind in _SILENCED else f" in {text}"
-
-
 def _said(value: Any) -> str:
     """A text of the report, or why there is none."""
     return one_line(getattr(value, "unavailable", value))
 
 
-def _end(answer: Answer, exit_codes: Mapping[int, str]) -> Iterator[Line]:
+def _end(answer: Answer, exit_code: str) -> Iterator[Line]:
     from ..record import words
 
     verdict = answer.verdict.value
@@ -228,8 +215,7 @@ def _end(answer: Answer, exit_codes: Mapping[int, str]) -> Iterator[Line]:
     meaning = f"{scope}: {MEANINGS[verdict]}"
     yield styled(("Verdict", "bold"), ": ", (verdict, STYLES[verdict]), meaning, hang=2)
     yield from sentence("Left out", words.left_out(answer.report))
-    code = int(answer.exit_code)
-    yield from sentence("Exit code", f"{code} ({exit_codes[code]})")
+    yield from sentence("Exit code", exit_code)
     yield report_line(answer.report_path)
     if answer.docs_path is not None:
         yield styled(("Document", "bold"), f": {one_line(answer.docs_path)}")

@@ -133,11 +133,11 @@ def hang_items(hang: report.Hang | None) -> list[str]:
         return []
     waiting = f"; waiting: {', '.join(map(str, hang.waiting_ranks))}" if hang.waiting_ranks else ""
     waiting += f"; lost to it: {', '.join(hang.victims)}" if hang.victims else ""
-    found = [f"- **hang** {code(hang.kind)} {prose(words.where(hang))}{waiting}"]
+    title = words.hang_title(hang).lower()
+    found = [f"- **{title}** {code(hang.kind)} {prose(words.where(hang))}{waiting}"]
     for one in hang.culprits:
-        at = f"{said(one.operation)} at {said(one.site)}"
         asked = f"got {said(one.got)}, expected {said(one.expected)}"
-        found.append(f"  - rank {one.rank}: {code(one.kind)} in {at}: {asked}")
+        found.append(f"  - rank {one.rank}: {code(one.kind)}{words.place(one, code)}: {asked}")
     if not hang.culprits:
         found.append("  - no rank is to blame by what was recorded")
         found += [

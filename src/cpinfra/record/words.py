@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Literal
 
@@ -26,6 +27,11 @@ _TITLES = {
     "diverged": "Divergence",
 }
 """By kind, of what is no hang."""
+
+_MISSED = ("never-entered", "mismatched-operation")
+"""Kinds of a rank that is not in the operation that is told."""
+_SILENCED = ("process-stopped", "process-died")
+"""Kinds of a rank of which only the others tell where it was, in the operation or on its way to it."""
 
 _IN_PART = " (on the rest of its checks)"
 
@@ -149,6 +155,22 @@ def findings(made: report.Report) -> list[report.FindingFacts]:
 def hang_title(hang: report.Hang) -> str:
     """What to call it: not all that is told in that section is a hang."""
     return _TITLES.get(hang.kind, "Hang")
+
+
+def place(culprit: report.Culprit, show: Callable[[str], str]) -> str:
+    """How a culprit stands to the operation that is told of it; empty where neither that nor a line is known.
+
+    Args:
+        culprit: the rank.
+        show: makes text of others fit for where it will stand.
+    """
+    known = (("", culprit.operation), ("at ", culprit.site))
+    operation = " ".join(f"{word}{show(value)}" for word, value in known if isinstance(value, str))
+    if not operation:
+        return ""
+    if culprit.kind in _MISSED:
+        return f", where {operation} was due"
+    return f" in or before {operation}" if culprit.kind in _SILENCED else f" in {operation}"
 
 
 def where(hang: report.Hang) -> str:
