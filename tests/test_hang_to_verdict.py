@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+import processes
 from cpinfra.worker.injection import CONTROL_TWINS
 from cpinfra.worker.injection import STAGE_TWINS
+from programs import BENCHMARKS
 from programs import benchmark_named
 
 
