@@ -183,6 +183,13 @@ class TestTogether:
         assert named == expected
         assert all(f"{kind}: rank" in proof.hang.sentence() for kind in expected.values())
 
+    @pytest.mark.parametrize(("delay", "named"), [("delay:2:0.5", (1,)), ("delay:2:60", (1, 2))])
+    def test_beside_a_death_only_who_does_not_come_is_blamed(
+        self, bench: engine.Bench, delay: str, named: tuple[int, ...], judged: list[Hang | None]
+    ) -> None:
+        """One that is late for less than its peers wait is no culprit."""
+        assert told(bench.prove(ALL_REDUCE, "kill:1", delay), judged) == ("process-died", named)
+
     @pytest.mark.parametrize("other", ["kill:2", "stop:2", "skip:2", "stall-inside:2"])
     def test_an_exception_beside_a_hang_is_told_too(
         self, bench: engine.Bench, other: str, judged: list[Hang | None]

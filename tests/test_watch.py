@@ -566,3 +566,36 @@ def test_the_judgement_knows_who_stood_still_and_what_killed(
     assert 0.6 < story.told.still_s[0] < 1.6
     assert story.told.last_words[1].endswith("x\nlast words\n")
     assert len(story.told.last_words[1]) < 9000
+
+
+def test_who_is_only_late_beside_a_death_is_waited_for(story: Story) -> None:
+    """It comes to where its peers would have waited for it, and is judged there."""
+    story.both_run()
+    story.hear("exited", 0, code=None, signal="SIGKILL")
+    story.go_on(0.6)
+    assert story.orders == []
+    story.waits(1)
+    story.go_on(0.6)
+
+    assert story.told is not None
+    assert story.told.is_waiting(1)
+
+
+def test_who_does_not_come_beside_a_death_is_asleep(story: Story) -> None:
+    """After what an operation gets at least: its peers would have been late then."""
+    story.both_run()
+    story.hear("exited", 0, code=None, signal="SIGKILL")
+    assert 1.0 < story.seconds_until("stacks", 5.0) < 1.5
+    story.go_on(0.6)
+
+    assert story.told is not None
+    assert story.told.asleep == [1]
+
+
+def test_who_raised_beside_a_death_is_not_waited_for(story: Story) -> None:
+    """It is in no operation any more, and comes to none."""
+    story.both_run()
+    story.hear("trouble", 1, kind="door", type="RuntimeError", text="connection closed", site="a.py:1")
+    story.hear("exited", 0, code=None, signal="SIGKILL")
+
+    assert story.seconds_until("stacks", 5.0) < 0.6

@@ -91,6 +91,11 @@ class Generation:
         ]
 
     @property
+    def raised(self) -> frozenset[int]:
+        """Ranks that left a check or a stage by an exception."""
+        return frozenset([*self.troubles, *(int(answer["rank"]) for answer in self.broken_answers())])
+
+    @property
     def raised_in_torch(self) -> frozenset[int]:
         """Ranks that left an operation or a stage of torch's by an exception."""
         troubled = [rank for rank, trouble in self.troubles.items() if trouble["kind"] == "door"]

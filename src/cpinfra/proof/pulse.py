@@ -99,6 +99,12 @@ class Pulses:
         """How long each living rank has shown no sign of life, by the same clock."""
         return {rank: pulse.idle.still_s for rank, pulse in self.by_rank.items()}
 
+    @property
+    def between(self) -> set[int]:
+        """Living ranks that run checks and are in no operation."""
+        heads = {rank: pulse.head for rank, pulse in self.by_rank.items()}
+        return {rank for rank, head in heads.items() if head.stage is Stage.RUNNING and not head.inside}
+
     def look(self, now: float) -> None:
         """See where every rank is, and how much of the time since the last look counts."""
         ledger = self._generation.ledger

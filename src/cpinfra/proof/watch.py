@@ -26,7 +26,8 @@ _SETTLE_S = 0.3
 _SETTLE_MAX_S = 2.0
 _STACKS_MAX_S = 0.5
 _ASLEEP_S = 0.2
-"""Beside a fault that is known, a rank that sleeps for this long without a sign of life is no accident."""
+"""Beside a fault that is known, a rank that sleeps in an operation for this long is no accident; between
+operations one that does for as long as these get at least, else it might only be late."""
 _STACK_MAX_BYTES = 65536
 _WORDS_MAX_BYTES = 8192
 _GRACE_S = 0.3
@@ -143,8 +144,15 @@ class Watch:
         if news != self._news:
             self._news, self._news_at = news, now
         load = self._budgets.load
-        if now - self._news_at > _SETTLE_S * load or now - self._since > _SETTLE_MAX_S * load:
+        quiet = now - self._news_at > _SETTLE_S * load and not self._is_somebody_late()
+        if quiet or now - self._since > _SETTLE_MAX_S * load:
             self._ask_stacks(now)
+
+    def _is_somebody_late(self) -> bool:
+        """Whether a rank sleeps between operations, and not for so long that it will not come."""
+        late = [rank for rank in self._pulses.between if rank not in self._generation.raised]
+        idle_s = self._pulses.idle_s
+        return any(idle_s[rank] < self._budgets.operation_least_s for rank in self._states(late, "S"))
 
     def _ask_stacks(self, now: float) -> None:
         self._stack_sizes = {rank: self._stack_size(rank) for rank in range(self._generation.world)}
@@ -192,7 +200,6 @@ class Watch:
 
     def _evidence(self, disturbed: set[int]) -> Evidence:
         generation, states = self._generation, self._states(self._living(), "RSDTtZ")
-        asleep_s = _ASLEEP_S * self._budgets.load
         return Evidence(
             generation=generation,
             tracks={
@@ -204,15 +211,20 @@ class Watch:
             stacks={rank: text for rank in range(generation.world) if (text := self._stack(rank))},
             now_ns=time.monotonic_ns(),
             still_s=self._pulses.still_s,
-            asleep=[
-                rank
-                for rank, idle_s in self._pulses.idle_s.items()
-                if states.get(rank) == "S" and idle_s >= asleep_s
-            ],
+            asleep=self._asleep(),
             disturbed=disturbed,
             last_words={rank: self._last_words(rank) for rank in generation.exits},
             oom=self._oom.kills(),
         )
+
+    def _asleep(self) -> list[int]:
+        """Ranks that sleep, and for too long to be on their way anywhere."""
+        between, least_s = self._pulses.between, self._budgets.operation_least_s
+        asleep_s = {
+            rank: least_s if rank in between else _ASLEEP_S * self._budgets.load for rank in self._living()
+        }
+        idle_s = self._pulses.idle_s
+        return [rank for rank in self._states(self._living(), "S") if idle_s.get(rank, 0.0) >= asleep_s[rank]]
 
     def _last_words(self, rank: int) -> str:
         """The end of a rank's log; empty where it has none."""
