@@ -968,7 +968,10 @@ def test_the_report_has_the_names_of_the_schema() -> None:
         "raised": {},
         "victims": {},
         "sides": [],
-        "stacks": {"0": "rank 0: 2 frames\n  control.py:42 in <lambda>\n  comm.py:180 in _run"},
+        "stacks": {
+            "0": "rank 0: 2 frames\n  control.py:42 in <lambda>\n  comm.py:180 in _run",
+            "1": {"unavailable": "it had ended"},
+        },
         "remedy": REMEDIES["process-died"],
         "seconds_to_verdict": 2.0,
     }

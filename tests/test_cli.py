@@ -127,6 +127,12 @@ def test_a_wrong_command_is_told_the_one_that_was_meant(wrong: str, meant: str |
     assert f"Error: No such command {wrong!r}.{told}\n" in result.stderr
 
 
+def test_an_option_is_no_command(capfd: pytest.CaptureFixture[str]) -> None:
+    """Also behind `--`, and none is guessed for it."""
+    assert cli.main(["--", "--show"]) == 2
+    assert "Error: No such option '--show'.\n" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -622,10 +628,11 @@ class TestBrokenStreams:
         assert ran.returncode == (refused or helped)
 
     @pytest.mark.parametrize(
-        ("arguments", "code"), [(["--help"], 3), (["prove", "--help"], 3), (["prove", "--ranks", "0"], 2)]
+        ("arguments", "code"),
+        [(["--help"], 0), (["--version"], 0), (["prove", "--help"], 0), (["prove", "--ranks", "0"], 2)],
     )
     def test_help_into_a_pipe_that_nobody_reads(self, arguments: list[str], code: int) -> None:
-        """Not the exit code of a failed machine, and no traceback."""
+        """Who has enough of it has lost nothing; a refusal stays one, and there is no traceback."""
         read, write = os.pipe()
         os.close(read)
         ran = run(

@@ -143,7 +143,8 @@ def test_deadlines_of_operations_are_documented_as_they_are() -> None:
         f"| the same, but at least {least['cpu']:.0f} s, on GPUs {least['cuda']:.0f} s; "
         f"for a group's first {first} times the slowest in place of {usual} |"
     ) in text
-    assert f"No operation gets more than {deadlines.OPERATION_MOST_S:.0f} s." in text
+    assert f"No operation gets more than {deadlines.OPERATION_MOST_S:.0f} s, but by `--budget`" in text
+    assert (deadlines.COMPUTING_TIMES, deadlines.PROGRESS_TIMES) == (3, 6)
 
 
 def example() -> str:

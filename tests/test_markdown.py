@@ -244,6 +244,12 @@ class TestForm:
         assert "- **death** `process-died` in p2p.ring; waiting: 0, 2\n" in text
         assert "  - rank 1: `process-died` in or before `all_reduce` at `train.py:12`: got " in text
 
+    def test_who_was_lost_to_a_hang(self) -> None:
+        """By rank; how is in the JSON."""
+        hang = reports.hang().model_copy(update={"victims": {"2": "SIGABRT", "3": "SIGPIPE"}})
+
+        assert "; waiting: 0, 2; lost to it: 2, 3\n" in markdown(reports.made(hang=hang))
+
     def test_long_text_is_cut_and_says_so(self) -> None:
         """The JSON has all of it."""
         text = markdown(reports.made(checks=[reports.check("a", "fail", reason="x" * 5000)]))

@@ -116,6 +116,7 @@ class TestEnd:
             try:
                 assert process.stderr.read(1) == b"!"
                 processes.wait_until(lambda: ended_by(process, number), "its end")
+                assert process.stderr.read() == b""
             finally:
                 process.kill()
 

@@ -59,7 +59,7 @@ class TestWrite:
             ('{"schema": "cpinfra/1", "verdict": "passed"}', "corrupt", "breaks the schema"),
             ("", "corrupt", "0 bytes"),
             ("[" * 100000, "corrupt", "no JSON"),
-            ('{"mine": 1}', "foreign", "'none'"),
+            ('{"mine": 1}', "foreign", "without a schema"),
             ("[1]", "foreign", "a list"),
             ('{"schema": "other/1"}', "foreign", "other/1"),
             (NEWER, "newer", "cpinfra/2"),
@@ -200,7 +200,7 @@ class TestRead:
         [
             (None, errors.Absent, "no such file.*cpinfra build"),
             ("{", errors.NotJson, "no JSON"),
-            ('{"a": 1}', errors.NotOurs, "'none'"),
+            ('{"a": 1}', errors.NotOurs, "without a schema"),
             (NEWER, errors.NewerSchema, r"cpinfra/2; expected schema cpinfra/1; read it with the newer"),
             ('{"schema": "cpinfra/1", "verdict": "x", "odd": 1}', errors.Invalid, "created: .*; verdict: "),
             ('{"schema": "cpinfra/1", "created": null}', errors.Invalid, "breaks the schema|created"),

@@ -184,26 +184,34 @@ class TestSummary:
 
     def test_why_a_culprit_has_no_stack(self) -> None:
         """Of each by itself, before the stacks of others; who has one gets no excuse."""
-        facts = {
-            1: ("process-stopped", "is stopped (state T)", "it was stopped, and could not answer"),
-            2: ("process-died", "ended by SIGKILL", "it had ended"),
-            3: ("mismatched-shape", "entered x", "it had left the operation, or did not answer in time"),
-            6: ("never-entered", "is at an unknown place, running checks", "it did not answer in time"),
-        }
-        named = [
-            culprit(rank).model_copy(update={"kind": kind, "got": got})
-            for rank, (kind, got, _) in facts.items()
-        ]
-        stacks: dict[str, report.Unavailable | str] = {"7": "frames", "0,4": "ranks 0,4: the same 1 frame"}
-        text = shown(answer(hang=hang(*facts, 7, culprits=[*named, culprit(7)], stacks=stacks)))
-        start = text.index("  rank 1: no stack: it was stopped, and could not answer")
+        stopped, ended = report.Unavailable(unavailable="it was stopped"), report.Unavailable(unavailable="y")
+        stacks: dict[str, report.Unavailable | str] = {"0,4": "ranks 0,4: the same 1 frame", "7": "frames"}
+        told = hang(1, 2, 3, 7, stacks={**stacks, "1": stopped, "2": ended})
+        text = shown(answer(hang=told))
+        start = text.index("  rank 1: no stack: it was stopped")
 
-        assert text[start : start + 7] == [
-            *(f"  rank {rank}: no stack: {why}" for rank, (_, _, why) in facts.items()),
+        assert text[start : start + 6] == [
+            "  rank 1: no stack: it was stopped",
+            "  rank 2: no stack: y",
+            "  rank 3: no stack: it was not recorded",
             "  rank 7 stands at",
             "    frames",
             "  ranks 0,4: the same 1 frame",
         ]
+
+    def test_what_else_is_known_of_a_hang(self) -> None:
+        """Who was lost to it and how, who entered what, and what to do."""
+        sides = [report.Side(ranks=[0, 2], entered="all_reduce"), report.Side(ranks=[1], entered="barrier")]
+        text = shown(answer(hang=hang(victims={"1": "SIGABRT", "3": "SIGPIPE"}, sides=sides, remedy="look")))
+
+        for line in [
+            "  ranks 0, 2 entered all_reduce",
+            "  rank 1 entered barrier",
+            "  lost to it: rank 1: SIGABRT",
+            "  lost to it: rank 3: SIGPIPE",
+            "      remedy:   look",
+        ]:
+            assert line in text
 
     def test_stacks_are_whole_for_culprits_and_without_their_middle_for_others(self) -> None:
         """The innermost lines, and those of the check."""

@@ -796,6 +796,26 @@ class TestTable:
         assert before.report.control.not_reached == ["kill", "stop"]
         assert [line for line in table(before) if line.startswith("Not reached")] == []
 
+    def test_what_does_not_pass_is_not_to_be_reached(self, tmp_path: Path) -> None:
+        """Nothing is planted on it, and another check of its family takes its place."""
+        request = SelfTestRequest(ranks="2", device="cpu", python=sys.executable, fault=("kill", "stop"))
+        whole = settle.settle_selftest(request, {})
+        first = {check.file: check for check in reversed(whole.selection.run)}["collective"]
+        able = [check for check in whole.selection.run if check != first]
+        folder = run_folder.create(tmp_path, {})
+        job = SelfTestJob(whole, folder, lambda _: None, lambda: None)
+        outcomes = {check.id: "fail" if check == first else "pass" for check in whole.selection.run}
+        job.tested.control = detection.Control(outcomes=outcomes, seconds=1.0, false_alarms=[])
+        job.tested.rows = [
+            row_of("kill", proof("kill", Outcome.FAIL, hangs=[hang("process-died", RANK)]), check=check.id)
+            for check in {check.file: check for check in reversed(able)}.values()
+        ]
+        after = judging.conclude(whole, folder, job)
+        folder.close()
+
+        assert after.report.control is not None
+        assert after.report.control.not_reached == ["stop"]
+
     def test_of_no_run(self, settled: Settled, tmp_path: Path) -> None:
         """It did not run, and why; not that nothing was missed."""
         folder = run_folder.create(tmp_path, {})

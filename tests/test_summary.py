@@ -223,6 +223,23 @@ class TestSummary:
 
         assert summary(made).splitlines()[1] == f"  - never-entered in p2p.ring, {told}"
 
+    def test_each_culprit_has_its_own_kind(self) -> None:
+        """And its own place, and what it did in place of what."""
+        one = reports.hang().culprits[0]
+        dead = one.model_copy(update={"rank": 2, "kind": "process-died", "got": "ended by SIGKILL"})
+        unknown = report.Unavailable(unavailable="not recorded")
+        nowhere = {"rank": 3, "kind": "never-joined", "operation": unknown, "site": unknown}
+        culprits = [dead, one.model_copy(update={**nowhere, "got": "is at a.py:1", "expected": "to join"})]
+        hang = reports.hang().model_copy(update={"kind": "process-died", "culprits": culprits})
+        shown = summary(reports.stamped(hang=hang)).splitlines()
+
+        assert shown[0] == "Death"
+        told = " ".join(" ".join(shown).split())
+        assert (
+            "rank 2: process-died in or before all_reduce at train.py:12: got ended by SIGKILL, exp" in told
+        )
+        assert "rank 3: never-joined: got is at a.py:1, expected to join" in told
+
     @pytest.mark.parametrize(
         ("command", "lines"),
         [

@@ -17,6 +17,7 @@ from .outcome import Severity
 from .planning.settle import NVML_TIMEOUT_S
 from .record import docs
 from .record import errors
+from .record import words
 from .report import FileIdentity
 from .report import Report
 from .report import Unavailable
@@ -45,9 +46,10 @@ def recheck(path: Path) -> tuple[Report, ExitCode]:
             `prove`.
     """
     old = docs.read(path)
-    if old.control is not None:
+    maker = words.made_by(old)
+    if maker == "selftest":
         raise errors.OfSelfTest(path, got="the report of a self-test", **_OF_A_BUILD)
-    if "checks" in old.model_fields_set and "host" not in old.model_fields_set:
+    if maker == "prove":
         got = "the report of a prove, which does not record the machine"
         raise errors.OfProve(path, got=got, **_OF_A_BUILD)
     found = [*_boot(old), *_gpus(old), *_files(old)]

@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Output(sys.stdout).give_up("interrupted")  # what was cut short may wait for its reader for ever
         code = _failed("cpinfra: interrupted\n", INTERRUPTED)
     except SystemExit:
-        code = INTERNAL_ERROR  # click's own end, with 1, where nobody reads the pipe that its help goes into
+        code = 0  # click's own end, with 1, where a reader has had enough of the help
     except OSError as error:
         code = _failed(f"cpinfra: {error}\n")
     except ImportError as error:

@@ -59,5 +59,9 @@ tier = click.option(
     help=_TIERS,
 )
 report_as_json = click.option(
-    "--json", "as_json", is_flag=True, help="Print the report as JSON on stdout, and all else on stderr."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the report as JSON on stdout, and all else on stderr. Where stdout does not take it, the exit "
+    "code is 3 in place of 0.",
 )

@@ -35,7 +35,7 @@ Exit codes:
 def show(ctx: click.Context, /, path: str, as_json: bool) -> None:
     """Show a report that was written before.
 
-    REPORT is a cp_infra.json, the report.json of a run, or what --json of another command printed;
+    REPORT is a cp_infra.json, the report.json of a run, or what --json of another command but probe printed;
     docs/cp_infra.json by default. It is checked against the schema before anything is printed.
     """
     from ..record import docs

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-from typing import Any
 
 from ..outcome import MEANINGS
 from ..proof.stacks import of_program
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from ..report import FindingFacts
     from ..report import Hang
     from ..report import Report
+    from ..report import Unavailable
 
 STYLES = {
     "pass": "green",
@@ -43,15 +43,6 @@ _LIMIT = 480
 _FINDING_LIMIT = 300
 _FRAMES_OF_OTHERS = 4
 """At each end of their stacks."""
-_OUTSIDE = {
-    "never-joined": "before the checks",
-    "stuck-in-init": "before the checks",
-    "stuck-in-teardown": "after the checks",
-}
-_SILENCED = {"process-stopped": "it was stopped, and could not answer", "process-died": "it had ended"}
-"""Why a rank of this kind has no stack."""
-_STANDS = "is at "
-"""How it begins what is said of a rank that is late, and has not left anything by an exception."""
 _NAME = 6
 _TEXT = _NAME + 10
 """Where a paragraph has its name, and its text."""
@@ -107,9 +98,9 @@ def paragraph(name: str, text: str, *, limit: int = _LIMIT) -> Iterator[Line]:
 
 def findings(report: Report) -> Iterator[Line]:
     """What was noticed of the machine, the software and the run."""
-    fits = getattr(report.software, "consistency", None)
-    parts = [getattr(part, "findings", []) for part in (report.host, report.hardware, fits)]
-    for number, finding in enumerate([*(one for part in parts for one in part), *report.findings]):
+    from ..record import words
+
+    for number, finding in enumerate(words.findings(report)):
         if number == 0:
             yield styled(("Findings", "bold"))
         yield from _finding(finding)
@@ -134,7 +125,7 @@ def _hang(hang: Hang | None) -> Iterator[Line]:
     told = f"told after {took:.2f} s" if isinstance(took, float | int) else "told"
     kinds = ", ".join(dict.fromkeys([hang.kind, *(culprit.kind for culprit in hang.culprits)]))
     title = (words.hang_title(hang), "bold")
-    yield styled(title, f": {one_line(kinds)} {_where(hang)}, {told}", hang=2)
+    yield styled(title, f": {one_line(kinds)} {one_line(words.where(hang))}, {told}", hang=2)
     for culprit in hang.culprits:
         what = one_line(culprit.kind) + words.place(culprit, one_line)
         yield styled("  ", (f"rank {culprit.rank}", "bold red"), f": {what}", hang=_NAME)
@@ -155,39 +146,25 @@ def _hang(hang: Hang | None) -> Iterator[Line]:
     yield from _stacks(hang)
 
 
-def _where(hang: Hang) -> str:
-    if hang.check:
-        return f"in {one_line(hang.check)}"
-    return _OUTSIDE.get(hang.kind, "outside of the checks")
-
-
 def _stacks(hang: Hang) -> Iterator[Line]:
     """Every frame of a culprit, or why there is none; of the others each distinct stack once, in part."""
-    found = {ranks: str(getattr(stack, "unavailable", stack)) for ranks, stack in hang.stacks.items()}
+    found = dict(hang.stacks)
     for culprit in hang.culprits:
         yield from _stack(culprit, found.pop(str(culprit.rank), ""))
-    for text in found.values():
-        head, *frames = lines(text)
+    for stack in found.values():
+        head, *frames = lines(_plain(stack)) or [""]
         yield styled(f"  {head}", hang=_NAME)
         yield from map(_frame, _without_middle([frame.strip() for frame in frames]))
 
 
-def _stack(culprit: Culprit, text: str) -> Iterator[Line]:
+def _stack(culprit: Culprit, stack: str | Unavailable) -> Iterator[Line]:
     """Where a culprit stands."""
     name = (f"rank {culprit.rank}", "bold red")
-    if text:
+    if isinstance(stack, str) and stack:
         yield styled("  ", (f"{name[0]} stands at", name[1]))
-        yield from map(_frame, list(map(str, of_program(text))) or lines(text))
+        yield from map(_frame, list(map(str, of_program(stack))) or lines(stack))
     else:
-        yield styled("  ", name, f": no stack: {_why_none(culprit)}", hang=_NAME)
-
-
-def _why_none(culprit: Culprit) -> str:
-    """Why a rank has no stack, as far as what it did tells."""
-    if culprit.kind in _SILENCED:
-        return _SILENCED[culprit.kind]
-    late = _said(culprit.got).startswith(_STANDS)
-    return "it did not answer in time" if late else "it had left the operation, or did not answer in time"
+        yield styled("  ", name, f": no stack: {_said(stack) or 'it was not recorded'}", hang=_NAME)
 
 
 def _frame(frame: str) -> Line:
@@ -202,9 +179,13 @@ def _without_middle(found: list[str]) -> list[str]:
     return [*found[:_FRAMES_OF_OTHERS], f"... {left_out} more", *found[-_FRAMES_OF_OTHERS:]]
 
 
-def _said(value: Any) -> str:
-    """A text of the report, or why there is none."""
-    return one_line(getattr(value, "unavailable", value))
+def _said(value: str | Unavailable) -> str:
+    """A text of the report, or why there is none, on one line."""
+    return one_line(_plain(value))
+
+
+def _plain(value: str | Unavailable) -> str:
+    return value if isinstance(value, str) else value.unavailable
 
 
 def _end(answer: Answer, exit_code: str) -> Iterator[Line]:

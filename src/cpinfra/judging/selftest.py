@@ -213,7 +213,7 @@ def _not_reached(settled: Settled, tested: Tested) -> list[str]:
 def _places(settled: Settled, control: Control) -> Iterator[tuple[str, str | None]]:
     """Each fault that can act, with each check that it is planted on; None outside of any."""
     for run in settled.runs:
-        ran = [check for check in run.selection.run if control.outcomes.get(check.id) != Outcome.SKIP.value]
-        for planting in plantings(ran, run.mesh.world_size, load=1.0):
+        able = [check for check in run.selection.run if control.outcomes.get(check.id) == Outcome.PASS.value]
+        for planting in plantings(able, run.mesh.world_size, load=1.0):
             for check in [None] if planting.in_stage else [check.id for check in planting.checks]:
                 yield planting.twin, check

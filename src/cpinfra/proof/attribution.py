@@ -18,9 +18,11 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..text import one_line
 from ..worker.ledger import Stage
 from . import deaths
 from . import lone
+from . import shown_stacks
 from . import stacks
 from .divergence import Divergence
 from .divergence import by_digest
@@ -56,7 +58,7 @@ _DUE = {
     "stuck-in-teardown": "to close its groups and end",
 }
 """What is expected of a rank that is late in a stage."""
-_TEXT_SHOWN = 120
+_TEXT_SHOWN = 240
 _SURELY_STILL_S = 0.25
 """A rank that has recorded nothing for this long inside of an operation stands there."""
 
@@ -290,6 +292,8 @@ def _hang(
     entered = _calls_of(evidence.tracks, waiting)
     due = next((blame.expected for blame in blamed if blame.call is not None), "to run")
     culprits = [_culprit(blame, evidence.tracks[blame.rank], entered, due) for blame in blamed]
+    left = _raised(evidence)
+    shown = shown_stacks.worth_showing(evidence, ranks, left)
     return Hang(
         check=_check_of(evidence, ranks, waiting, divergence),
         kind=culprits[0].kind if culprits else kind,
@@ -297,24 +301,12 @@ def _hang(
         waiting_ranks=tuple(rank for rank in waiting if rank not in victims and rank not in told),
         victims=victims,
         out_of_memory=evidence.oom is not None and _is_any_killed(evidence, ranks),
-        stacks=stacks.clustered(_stacks(evidence, ranks), whole=ranks),
+        stacks=stacks.clustered(shown, whole=ranks),
+        no_stacks=shown_stacks.missing(evidence, ranks, left, shown),
         seconds_to_verdict=_seconds_since(evidence, ranks or waiting),
         sides=divergence.sides if divergence is not None else (),
         raised=told,
     )
-
-
-def _stacks(evidence: Evidence, culprits: Collection[int]) -> dict[int, str]:
-    """What is worth showing: of ranks that have left by an exception, or are through, nothing is.
-
-    A rank that crashed has left its stack among its last words.
-    """
-    past = {rank for rank, track in evidence.tracks.items() if track.stage is Stage.REPORTED}
-    told = {rank: text for rank, text in evidence.stacks.items() if rank not in past | set(_raised(evidence))}
-    crashed = {
-        rank: text for rank, text in evidence.last_words.items() if rank in culprits and stacks.frames(text)
-    }
-    return {**crashed, **told}
 
 
 def _seconds_since(evidence: Evidence, ranks: Collection[int]) -> float:
@@ -336,7 +328,10 @@ def _waiting(evidence: Evidence, culprits: Collection[int]) -> list[int]:
 
 def _victims(evidence: Evidence) -> dict[int, str]:
     """How those ended, or what torch raised in those, that can have lost a peer."""
-    raised = {rank: error.text.partition("\n")[0][:_TEXT_SHOWN] for rank, error in _raised(evidence).items()}
+    raised = {
+        rank: one_line(error.text.partition("\n")[0], limit=_TEXT_SHOWN)
+        for rank, error in _raised(evidence).items()
+    }
     return {**raised, **{rank: deaths.how(evidence, rank) for rank in evidence.dead}}
 
 

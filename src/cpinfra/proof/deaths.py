@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..text import one_line
 from .evidence import Blame
 from .evidence import Evidence
 from .generation import Exit
@@ -14,7 +15,7 @@ _TOGETHER_S = 0.05
 """Deaths that are this close together count alike: their order says nothing of cause and effect."""
 _ONE_BATCH_S = 0.001
 """Deaths that were heard of this close together were collected in one go, in any order."""
-_WORDS_SHOWN = 160
+_WORDS_SHOWN = 240
 _FATAL = "Fatal Python error"
 """Where faulthandler's own words begin; what was said before is the reason."""
 
@@ -63,7 +64,7 @@ def how(evidence: Evidence, rank: int) -> str:
     """How a rank ended; who sent the SIGKILL, if the kernel says so; what the rank printed last."""
     text = evidence.generation.exits[rank].text
     words = evidence.last_words.get(rank, "").partition(_FATAL)[0].strip().splitlines()
-    said = f"; it printed last: {words[-1].strip()[:_WORDS_SHOWN]!r}" if words else ""
+    said = f"; it printed last: {one_line(words[-1].strip(), limit=_WORDS_SHOWN)!r}" if words else ""
     return f"ended by {text}{_killer(evidence) if text == 'SIGKILL' else ''}{said}"
 
 

@@ -79,6 +79,8 @@ class Hang:
     """What other ranks raised that this does not explain."""
     victims: Mapping[int, str] = field(default_factory=dict)
     """How ranks ended that had waited for the culprits, and died or raised of it."""
+    no_stacks: Mapping[int, str] = field(default_factory=dict)
+    """Culprit -> why there is no stack of it."""
     out_of_memory: bool = False
     """Whether the kernel has killed for want of memory, and a culprit died of a SIGKILL."""
 
@@ -126,10 +128,14 @@ class Hang:
             "raised": {str(rank): text for rank, text in self.raised.items()},
             "victims": {str(rank): how for rank, how in self.victims.items()},
             "sides": [{"ranks": list(side.ranks), "entered": side.entered} for side in self.sides],
-            "stacks": dict(self.stacks),
+            "stacks": {**self.stacks, **_unavailable(self.no_stacks)},
             "remedy": self.remedy,
             "seconds_to_verdict": round(self.seconds_to_verdict, 3),
         }
+
+
+def _unavailable(reasons: Mapping[int, str]) -> dict[str, Any]:
+    return {str(rank): {"unavailable": why} for rank, why in reasons.items()}
 
 
 def victims_text(victims: Mapping[int, str]) -> str:

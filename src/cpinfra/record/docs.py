@@ -84,8 +84,7 @@ def read(path: Path) -> report.Report:
     data = _parsed(path)
     version = _version(data)
     if version is None:
-        schema = data.get("schema", "none") if isinstance(data, dict) else f"a {type(data).__name__}"
-        got = f"JSON whose schema is {str(schema)[:80]!r}"
+        got = _not_ours(data)
         raise errors.NotOurs(path, got=got, expected="a report of cpinfra", remedy=_MAKE)
     if version > 1:
         raise errors.NewerSchema(
@@ -159,6 +158,15 @@ def _version(data: Any) -> int | None:
     schema = data.get("schema") if isinstance(data, dict) else None
     match = re.fullmatch(r"cpinfra/(\d{1,9})", schema, flags=re.ASCII) if isinstance(schema, str) else None
     return int(match[1]) if match else None
+
+
+def _not_ours(data: Any) -> str:
+    """What a document without a schema of ours is."""
+    if not isinstance(data, dict):
+        return f"JSON that is a {type(data).__name__}, not an object"
+    return (
+        f"JSON whose schema is {str(data['schema'])[:80]!r}" if "schema" in data else "JSON without a schema"
+    )
 
 
 def _mistakes(error: ValidationError, most: int = 3) -> str:

@@ -63,12 +63,13 @@ def _sections(made: report.Report) -> list[_Section]:
     """All that may stand below the head."""
     unpassed = [[_unpassed(one)] for one in words.alike(made.checks or ())]
     hang = [[one] for one in _hang(made.hang)]
+    title = words.hang_title(made.hang) if made.hang is not None else ""
     blocking = [_blocking(one) for one in _blockers(made)]
     steps = [[one.why, one.command] for one in made.next or ()]
     return [
         _Section(title="Not right", entries=[[one] for one in _not_right(made)], most_lines=12),
         _Section(title="Not passed", entries=unpassed, most_lines=6),
-        _Section(title="Hang", entries=hang, most_lines=4, least_lines=4),
+        _Section(title=title, entries=hang, most_lines=8, least_lines=4),
         _Section(title="Blocking", entries=blocking, most_lines=7),
         _Section(title="Needed from you for a SLURM job", entries=_questions(made), most_lines=3),
         _Section(title="Next", entries=steps, most_lines=6),
@@ -83,8 +84,11 @@ def _shown(sections: Sequence[_Section], *, fewer: int) -> Iterator[str]:
 
 def _head(made: report.Report) -> Iterator[str]:
     """Of each section that was made what it comes to."""
-    if made.control is not None:
-        yield _cut(f"Self-test: {words.selftest(made)}")
+    if words.made_by(made) == "selftest":
+        yield from _broken(f"Self-test: {words.selftest(made)}", "", "  ")
+        not_reached = words.not_reached(made)
+        if not_reached:
+            yield from _broken(f"Not reached: {not_reached}", "", "  ")
     if made.verdict is not None:
         scope = f", scope {made.scope}" if made.scope is not None else ""
         yield _cut(f"Verdict: {made.verdict}{scope}")
@@ -102,7 +106,9 @@ def _head(made: report.Report) -> Iterator[str]:
         ranks = f"{words.mesh(run.mesh)} on {run.device}, {_said(run.backend)}"
         yield _cut(f"Run {run.id}: {ranks}{_passed(made, run)}")
     if isinstance(made.recipe, report.Recipe):
-        where = "under Launch in cp_infra.md" if words.of_build(made) else "under recipe in its JSON"
+        where = (
+            "under Launch in cp_infra.md" if words.made_by(made) == "build" else "under recipe in its JSON"
+        )
         mesh = words.mesh(made.recipe.mesh)
         yield _cut(f"Launch: {mesh}: {words.standing(made, made.recipe)}; how: {where}")
 
@@ -119,7 +125,7 @@ def _passed(made: report.Report, run: report.Run) -> str:
     """How many of its checks passed, but for those that the user left out; nothing for a self-test."""
     checks = [check for check in made.checks if check.run == run.id and not words.by_choice(check)]
     passed = [check for check in checks if check.outcome == "pass"]
-    return f": {len(passed)} of {len(checks)} checks passed" if made.control is None else ""
+    return f": {len(passed)} of {len(checks)} checks passed" if words.made_by(made) != "selftest" else ""
 
 
 def _not_right(made: report.Report) -> Iterator[str]:
@@ -183,8 +189,12 @@ def _hang(hang: report.Hang | None) -> list[str]:
     blamed = f"culprit {ranks_text(hang.culprit_ranks)}" if hang.culprit_ranks else "no culprit could be told"
     where = one_line(words.where(hang), limit=_WHERE_LIMIT)
     found = [f"{one_line(hang.kind, limit=_KIND_LIMIT)} {where}, {blamed}"]
-    at = [f"rank {one.rank}: {_said(one.operation)} at {_said(one.site)}" for one in hang.culprits]
-    return [*found, *at]
+    return [*found, *map(_culprit, hang.culprits)]
+
+
+def _culprit(one: report.Culprit) -> str:
+    what = f"rank {one.rank}: {one_line(one.kind, limit=_KIND_LIMIT)}{words.place(one, one_line)}"
+    return f"{what}: got {_said(one.got)}, expected {_said(one.expected)}"
 
 
 def _blocking(one: report.Blocking) -> list[str]:

@@ -1,4 +1,4 @@
-"""What both the Markdown and the summary say in the same words. Pure."""
+"""What the Markdown, `show` and the end of a run say in the same words. Pure."""
 
 from __future__ import annotations
 
@@ -33,8 +33,15 @@ _MISSED = ("never-entered", "mismatched-operation")
 _SILENCED = ("process-stopped", "process-died")
 """Kinds of a rank of which only the others tell where it was, in the operation or on its way to it."""
 
+_OUTSIDE = {
+    "never-joined": "before the checks",
+    "stuck-in-init": "before the checks",
+    "stuck-in-teardown": "after the checks",
+}
+"""By kind, of what happened in no check."""
 _IN_PART = " (on the rest of its checks)"
 
+Maker = Literal["build", "prove", "selftest", "part"]
 Standing = Literal["proven", "rehearsed", "passed on GPUs, not proven", "not proven"]
 
 
@@ -68,9 +75,14 @@ def all_passed(made: report.Report, run: str) -> bool:
     return outcomes == {"pass"}
 
 
-def of_build(made: report.Report) -> bool:
-    """Whether it is the report of a build, which says what to do next; others are parts of one."""
-    return "next" in made.model_fields_set
+def made_by(made: report.Report) -> Maker:
+    """Which command wrote a report, by the sections that are its own; `part`: any other."""
+    there = made.model_fields_set
+    if there & {"selftest", "control"}:
+        return "selftest"
+    if "next" in there:
+        return "build"
+    return "prove" if "checks" in there and "host" not in there else "part"
 
 
 def by_choice(check: report.Check) -> bool:
@@ -175,4 +187,4 @@ def place(culprit: report.Culprit, show: Callable[[str], str]) -> str:
 
 def where(hang: report.Hang) -> str:
     """The place of a hang in words."""
-    return f"in {hang.check}" if hang.check else "outside of the checks"
+    return f"in {hang.check}" if hang.check else _OUTSIDE.get(hang.kind, "outside of the checks")

@@ -45,6 +45,7 @@ from .proof import MeshFacts as MeshFacts
 from .proof import Plan as Plan
 from .proof import PlanConfig as PlanConfig
 from .proof import Run as Run
+from .proof import Side as Side
 from .selftest import Control as Control
 from .selftest import SelfTestRow as SelfTestRow
 from .selftest import Told as Told
