@@ -618,6 +618,19 @@ class TestAnswer:
             f"cpinfra prove --device cpu --ranks 2 --python {python} --tier smoke --only {CHECK}"
         )
 
+    def test_the_run_without_a_fault_by_itself_is_of_all_checks(self, tmp_path: Path) -> None:
+        """Unless only some were chosen."""
+        whole = settle.settle_selftest(SelfTestRequest(ranks="2", device="cpu", python=sys.executable), {})
+        folder = run_folder.create(tmp_path, {})
+        job = SelfTestJob(whole, folder, lambda _: None, lambda: None)
+        outcomes = {check.id: "fail" for check in whole.selection.run}
+        bad = dict.fromkeys(outcomes, "fail: torn")
+        job.tested.control = detection.Control(outcomes=outcomes, seconds=1, false_alarms=[], unpassed=bad)
+        (finding,) = judging.conclude(whole, folder, job).report.findings
+        folder.close()
+
+        assert finding.command.endswith(" --tier smoke")
+
     def test_what_could_not_be_told(self, concluded: Any) -> None:
         """Each fault with its reason, in its row too."""
         made = concluded([RIGHT, UNKNOWN, replace(UNKNOWN, check=None, untold="no room")]).report

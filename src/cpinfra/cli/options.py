@@ -62,6 +62,6 @@ report_as_json = click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print the report as JSON on stdout, and all else on stderr. Where stdout does not take it, the exit "
-    "code is 3 in place of 0.",
+    help="Print the report as JSON on stdout, and all else on stderr. Where stdout does not take it, the "
+    "exit code is 3 in place of 0.",
 )

@@ -35,6 +35,7 @@ _MOST_BYTES = 256 << 20
 _MARKER = re.compile(rb"<!-- cpinfra/(\d+) cp_infra\.md")
 _CANNOT_LOCK = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
 """EBADF: NFS locks no file for writing that is open for reading, as a folder always is."""
+_ANEW = "make it anew with the command that wrote it, or name another file"
 _MAKE = "make it anew with cpinfra build, or name another file"
 
 
@@ -97,7 +98,7 @@ def read(path: Path) -> report.Report:
         return report.Report.model_validate_json(json.dumps(data))
     except ValidationError as error:
         got = _mistakes(error)
-        raise errors.Invalid(path, got=got, expected=f"schema {report.SCHEMA}", remedy=_MAKE) from error
+        raise errors.Invalid(path, got=got, expected=f"schema {report.SCHEMA}", remedy=_ANEW) from error
 
 
 def _parsed(path: Path) -> Any:

@@ -65,7 +65,8 @@ class Control(Section):
         description="What was told though nothing was planted, or nothing that does it; of every run."
     )
     left_out: list[str] = Field(
-        description="Checks and faults that --only and --fault left out; of these there are no rows."
+        default_factory=list,
+        description="Checks and faults that --only and --fault left out; of these there are no rows.",
     )
     not_reached: list[str] = Field(
         default_factory=list,
